@@ -1,0 +1,247 @@
+"""The Gibbs blocks: one function per conditional, each returning a distribution (paper, App. C).
+
+They work in weight space, x_j = Phi_j w_j with w_j ~ N(0, I), on sufficient statistics of the data,
+so none of them touches the n times. Throughout i is an output, j and k are latents, s the prior variance
+of H, and h_ij, b_j, x_j, sigma_i^2 as in the paper; sums over times run over the observed cells only.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int
+from numpyro.distributions import constraints
+
+from alps_ppl.processes import Features
+
+
+class Statistics(NamedTuple):
+    """All that a sweep needs of the data; a *pattern* is a set of outputs with the same missing cells."""
+
+    gram: Float[Array, "pattern feature feature"]  # Phi^T Phi over the pattern's observed times
+    pattern: Int[Array, " output"]
+    projection: Float[Array, "output feature"]  # Phi^T y_i
+    sum_squares: Float[Array, " output"]  # y_i^T y_i
+    num_observed: Float[Array, " output"]
+    owner: Int[Array, " feature"]  # which latent a feature belongs to
+
+
+class Moments(NamedTuple):
+    """The statistics at given weights: inner products of latents and outputs over each output's observed times."""
+
+    xx: Float[Array, "output latent latent"]  # x_j^T x_k
+    xy: Float[Array, "output latent"]  # x_j^T y_i
+
+
+def statistics(features: Features, y: Float[Array, "time output"]) -> Statistics:
+    """The sufficient statistics, summed in float64 and returned in ``y``'s precision."""
+    values = np.asarray(y, np.float64)
+    observed = ~np.isnan(values)
+    filled = np.where(observed, values, 0.0)
+    patterns, pattern = np.unique(observed, axis=1, return_inverse=True)
+    gram = np.stack([features.phi[rows].T @ features.phi[rows] for rows in patterns.T])
+    return Statistics(
+        gram=jnp.asarray(gram, y.dtype),
+        pattern=jnp.asarray(pattern.reshape(-1)),
+        projection=jnp.asarray(filled.T @ features.phi, y.dtype),
+        sum_squares=jnp.asarray((filled**2).sum(0), y.dtype),
+        num_observed=jnp.asarray(observed.sum(0), y.dtype),
+        owner=jnp.asarray(features.owner),
+    )
+
+
+def moments(stats: Statistics, weights: Float[Array, " feature"], num_latents: int) -> Moments:
+    """x_j^T x_k and x_j^T y_i at these weights."""
+    W = jax.nn.one_hot(stats.owner, num_latents, dtype=weights.dtype) * weights[:, None]  # X = Phi W
+    return Moments((W.T @ (stats.gram @ W))[stats.pattern], stats.projection @ W)
+
+
+class PrecisionNormal(dist.Distribution):
+    """N(P^-1 a, P^-1) from its precision P and ``potential`` a; one Cholesky factor, nothing inverted."""
+
+    support = constraints.real_vector
+    pytree_data_fields = ("potential", "precision_tril")
+
+    def __init__(
+        self, potential: Float[Array, "*batch dim"], precision: Float[Array, "*batch dim dim"], *, validate_args=None
+    ):
+        self.potential = potential
+        self.precision_tril = jnp.linalg.cholesky(precision)
+        super().__init__(potential.shape[:-1], potential.shape[-1:], validate_args=validate_args)
+
+    def _solve(self, b: Float[Array, "*batch dim"], *, transpose: bool) -> Float[Array, "*batch dim"]:
+        return solve_triangular(self.precision_tril, b[..., None], lower=True, trans=int(transpose))[..., 0]
+
+    @property
+    def mean(self) -> Float[Array, "*batch dim"]:
+        return self._solve(self._solve(self.potential, transpose=False), transpose=True)
+
+    def sample(self, key, sample_shape=()):
+        noise = jax.random.normal(key, sample_shape + self.potential.shape, self.potential.dtype)
+        draw = jnp.vectorize(
+            lambda tril, a, z: solve_triangular(tril, solve_triangular(tril, a, lower=True) + z, lower=True, trans=1),
+            signature="(d,d),(d),(d)->(d)",
+        )
+        return draw(self.precision_tril, self.potential, noise)
+
+    def log_prob(self, value):
+        whitened = jnp.einsum("...ji,...j->...i", self.precision_tril, value - self.mean)
+        half_log_det = jnp.log(jnp.diagonal(self.precision_tril, axis1=-2, axis2=-1)).sum(-1)
+        return half_log_det - 0.5 * (whitened**2).sum(-1) - 0.5 * value.shape[-1] * jnp.log(2 * jnp.pi)
+
+
+def weights_conditional(
+    stats: Statistics,
+    H: Float[Array, "output latent"],
+    b: Float[Array, " latent"],
+    noise_variance: Float[Array, " output"],
+) -> PrecisionNormal:
+    """w | H, b, sigma^2, Y: one Gaussian over all latents' weights (App. C.1).
+
+    Its precision is I + sum_i (h_i o b)(h_i o b)^T o G_i / sigma_i^2, where the outer product is spread
+    over the features by ``owner``. A latent that is off falls back to its prior.
+    """
+    loadings = H * b
+    precision_of_x = jax.ops.segment_sum(
+        (loadings[:, :, None] * loadings[:, None, :]) / noise_variance[:, None, None],
+        stats.pattern,
+        num_segments=len(stats.gram),
+    )
+    # Spread from latents to features as matrix products: a gather per element would cost more than the sum.
+    spread = jax.nn.one_hot(stats.owner, H.shape[1], dtype=H.dtype)
+    size = len(stats.owner)
+
+    def add_pattern(precision, pattern):
+        of_x, gram = pattern
+        return precision + (spread @ of_x @ spread.T) * gram, None
+
+    precision, _ = jax.lax.scan(add_pattern, jnp.eye(size, dtype=H.dtype), (precision_of_x, stats.gram))
+    potential = ((loadings / noise_variance[:, None]).T @ stats.projection)[stats.owner, jnp.arange(size)]
+    return PrecisionNormal(potential, precision)
+
+
+def log_evidence(
+    stats: Statistics,
+    H: Float[Array, "output latent"],
+    b: Float[Array, " latent"],
+    noise_variance: Float[Array, " output"],
+) -> Float[Array, ""]:
+    """log p(Y | H, b, sigma^2), the latents integrated out: the linear mixing model's evidence."""
+    w = weights_conditional(stats, H, b, noise_variance)
+    whitened = w._solve(w.potential, transpose=False)
+    half_log_det = jnp.log(jnp.diagonal(w.precision_tril)).sum()
+    log_normaliser = stats.num_observed @ jnp.log(2 * jnp.pi * noise_variance)
+    return -0.5 * (log_normaliser + stats.sum_squares @ (1 / noise_variance) - (whitened**2).sum()) - half_log_det
+
+
+def mixing_conditional(
+    moments: Moments,
+    b: Float[Array, " latent"],
+    noise_variance: Float[Array, " output"],
+    mixing_variance: Float[Array, "output latent"],
+) -> PrecisionNormal:
+    """h_i | x, b, sigma^2, Y: a Gaussian over the latents for each output (App. C.2, with s_ij for its s)."""
+    gated = moments.xx * b[:, None] * b / noise_variance[:, None, None]
+    prior = jax.vmap(jnp.diag)(1 / mixing_variance)
+    return PrecisionNormal(moments.xy * b / noise_variance[:, None], prior + gated)
+
+
+def _residual_products(moments: Moments, H, b, j) -> tuple[Float[Array, " output"], Float[Array, " output"]]:
+    """x_j^T r_i, with r_i the residual of output i without latent j, and x_j^T x_j over its observed times."""
+    others = (H * b).at[:, j].set(0.0)
+    return moments.xy[:, j] - (moments.xx[:, j] * others).sum(-1), moments.xx[:, j, j]
+
+
+def gate_conditional(
+    moments: Moments,
+    H: Float[Array, "output latent"],
+    b: Float[Array, " latent"],
+    noise_variance: Float[Array, " output"],
+    inclusion_logits: Float[Array, " latent"],
+    j: int | Int[Array, ""],
+) -> dist.Bernoulli:
+    """b_j | x, H, b_-j, sigma^2, Y (App. C.3): logit theta_j + c_j.
+
+    The paper prints theta e^c / (e^c + theta); the right one is theta e^c / (theta e^c + 1 - theta).
+    """
+    xr, xx = _residual_products(moments, H, b, j)
+    c = ((H[:, j] * xr - 0.5 * H[:, j] ** 2 * xx) / noise_variance).sum()
+    return dist.Bernoulli(logits=inclusion_logits[j] + c)
+
+
+class GateAndColumn(dist.Distribution):
+    """A gate and its column of H, jointly: b_j ~ Bern, then h_:j | b_j; the value is [b_j, h_1j ... h_pj]."""
+
+    support = constraints.real_vector
+    pytree_data_fields = ("logits", "on", "off")
+
+    def __init__(self, logits: Float[Array, ""], on: dist.Normal, off: dist.Normal, *, validate_args=None):
+        self.logits = logits
+        self.on = on
+        self.off = off
+        super().__init__((), (1 + on.batch_shape[0],), validate_args=validate_args)
+
+    @property
+    def probs(self) -> Float[Array, ""]:
+        return jax.nn.sigmoid(self.logits)
+
+    def _column(self, gate) -> dist.Normal:
+        return dist.Normal(jnp.where(gate, self.on.loc, self.off.loc), jnp.where(gate, self.on.scale, self.off.scale))
+
+    def sample(self, key, sample_shape=()):
+        gate_key, column_key = jax.random.split(key)
+        gate = dist.Bernoulli(logits=self.logits).sample(gate_key, (*sample_shape, 1))
+        return jnp.concatenate([gate.astype(self.on.loc.dtype), self._column(gate).sample(column_key)], -1)
+
+    def log_prob(self, value):
+        gate = value[..., :1]
+        column = self._column(gate == 1).log_prob(value[..., 1:]).sum(-1)
+        return jax.nn.log_sigmoid(jnp.where(gate[..., 0] == 1, self.logits, -self.logits)) + column
+
+
+def gate_and_column_conditional(
+    moments: Moments,
+    H: Float[Array, "output latent"],
+    b: Float[Array, " latent"],
+    noise_variance: Float[Array, " output"],
+    mixing_variance: Float[Array, "output latent"],
+    inclusion_logits: Float[Array, " latent"],
+    j: int | Int[Array, ""],
+) -> GateAndColumn:
+    """(b_j, h_:j) | x, b_-j, H_:-j, sigma^2, Y: the gate with h_:j integrated out, then h_:j given it.
+
+    log BF_j = sum_i -1/2 log(1 + s_ij x'x / sigma_i^2) + 1/2 (x'r_i / sigma_i^2)^2 / (1/s_ij + x'x / sigma_i^2).
+    """
+    xr, xx = _residual_products(moments, H, b, j)
+    s = mixing_variance[:, j]
+    precision = 1 / s + xx / noise_variance
+    log_bayes_factor = 0.5 * ((xr / noise_variance) ** 2 / precision - jnp.log1p(s * xx / noise_variance)).sum()
+    return GateAndColumn(
+        inclusion_logits[j] + log_bayes_factor,
+        on=dist.Normal(xr / noise_variance / precision, 1 / jnp.sqrt(precision)),
+        off=dist.Normal(jnp.zeros_like(s), jnp.sqrt(s)),
+    )
+
+
+def residual_sum_squares(
+    stats: Statistics, moments: Moments, H: Float[Array, "output latent"], b: Float[Array, " latent"]
+) -> Float[Array, " output"]:
+    """sum_t (y_i(t) - f_i(t))^2 over each output's observed times."""
+    loadings = H * b
+    cross = (moments.xy * loadings).sum(-1)
+    return jnp.clip(stats.sum_squares - 2 * cross + jnp.einsum("ij,ijk,ik->i", loadings, moments.xx, loadings), 0.0)
+
+
+def noise_conditional(
+    stats: Statistics,
+    moments: Moments,
+    H: Float[Array, "output latent"],
+    b: Float[Array, " latent"],
+    prior: dist.InverseGamma,
+) -> dist.InverseGamma:
+    """sigma_i^2 | x, H, b, Y for an InverseGamma prior."""
+    rss = residual_sum_squares(stats, moments, H, b)
+    return dist.InverseGamma(prior.concentration + 0.5 * stats.num_observed, prior.rate + 0.5 * rss)

@@ -1,0 +1,86 @@
+"""Covariances: tinygp's, one of our own, and the Gram matrices of a whole list of them.
+
+A k(t, t') is a *covariance* here; "kernel" is kept for MCMC.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from tinygp import kernels, transforms
+
+Covariance = kernels.Kernel
+
+
+def linear_periodic(period: float) -> Covariance:
+    """The paper's "linear-periodic" covariance, k(t, t') = cos(2 pi (t - t') / period).
+
+    It is the *linear* covariance on the circle embedding (sin, cos) of t, so it has rank 2 and its
+    samples are sine waves of exactly this period: a square wave needs several of them. (The usual
+    exp-sine-squared covariance, ``tinygp.kernels.ExpSineSquared``, takes any shape of that period,
+    and one such latent alone would fit the square wave.) Paper, section 4.1 and 4.2.
+
+    ``period`` is in the unit of the inputs and must be positive.
+    """
+    if not (np.ndim(period) == 0 and np.isfinite(period) and period > 0):
+        raise ValueError(
+            f"linear_periodic: expected a positive, finite period in the unit of the inputs, got {period!r}"
+        )
+    return kernels.Cosine(scale=float(period))
+
+
+def on_column(covariance: Covariance, column: int) -> Covariance:
+    """``covariance`` as a function of one column of inputs of shape (time, column)."""
+    return transforms.Subspace(int(column), covariance)
+
+
+def _structure(covariance: Covariance) -> tuple:
+    """What two covariances must share to be evaluated as one batch: everything but the leaves' values."""
+    leaves, treedef = jax.tree.flatten(covariance)
+    return treedef, tuple(jnp.shape(leaf) for leaf in leaves)
+
+
+def equal_covariance_groups(covariances: Sequence[Covariance]) -> list[int]:
+    """A group number for each covariance, the same for covariances that are equal."""
+    seen: dict[tuple, int] = {}
+    keys = [
+        (_structure(c), tuple(np.asarray(leaf, float).tobytes() for leaf in jax.tree.leaves(c))) for c in covariances
+    ]
+    return [seen.setdefault(key, len(seen)) for key in keys]
+
+
+def _by_structure(covariances: Sequence[Covariance]) -> list[tuple[list[int], Covariance]]:
+    """Covariances of one structure, stacked leaf by leaf: [(their places, the stack)]."""
+    groups = defaultdict(list)
+    for j, covariance in enumerate(covariances):
+        groups[_structure(covariance)].append(j)
+    return [
+        (members, jax.tree.map(lambda *leaves: jnp.stack(leaves), *[covariances[j] for j in members]))
+        for members in groups.values()
+    ]
+
+
+def _batched(covariances: Sequence[Covariance], evaluate) -> Array:
+    """``evaluate(covariance)`` for each, stacked; covariances of one structure share one vmap.
+
+    Eight linear-periodic latents thus cost one traced covariance, not eight: most of a compilation.
+    """
+    groups = _by_structure(covariances)
+    order = np.argsort(np.concatenate([members for members, _ in groups]))
+    blocks = jnp.concatenate([jax.vmap(evaluate)(stack) for _, stack in groups])
+    return blocks if len(groups) == 1 else blocks[order]
+
+
+def grams(
+    covariances: Sequence[Covariance], inputs_1: Float[Array, "n1 *column"], inputs_2: Float[Array, "n2 *column"]
+) -> Float[Array, "latent n1 n2"]:
+    """The Gram matrices k_j(inputs_1, inputs_2) of all latents."""
+    return _batched(covariances, lambda covariance: covariance(inputs_1, inputs_2))
+
+
+def variances(covariances: Sequence[Covariance], inputs: Float[Array, "time *column"]) -> Float[Array, "latent time"]:
+    """The prior variances k_j(t, t) of all latents."""
+    return _batched(covariances, lambda covariance: covariance(inputs))

@@ -1,0 +1,102 @@
+"""The structured mean-field family over the model's sites (paper, section 3 and App. B)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+
+from alps_ppl.model import ALPS
+from alps_ppl.processes import SparseGaussianProcess
+from alps_ppl.temperature import LOWEST
+
+
+class StructuredMeanField:
+    """q(X, X^z, H, b) = p(X | X^z) q(X^z) q(H) q(b), a NumPyro guide for ``model``.
+
+    The sites are the model's, in its order: ``x`` ~ SparseGaussianProcess, ``b`` ~ a concrete
+    distribution at ``temperature``, ``H`` ~ independent normals, and ``noise_variance`` ~ a
+    log-normal where it is learnt. The inducing inputs (inducing, *column) are shared by the latents
+    and learnt.
+
+    ``SVI(model, guide, optim, TraceMeanField_ELBO()).run(key, steps, inputs, y, relaxed=True)`` works
+    as for any guide, at a constant temperature; ``fit_svi`` anneals it and keeps the gates in logit space.
+    """
+
+    def __init__(self, model: ALPS, inducing_inputs: Float[Array, "inducing *column"]):
+        self.model = model
+        self.inducing_inputs = inducing_inputs
+
+    def __call__(
+        self,
+        inputs: Float[Array, "time *column"],
+        y: Any = None,
+        *,
+        relaxed: bool = False,
+        temperature: float | Float[Array, ""] = LOWEST,
+        num_times: int | None = None,
+    ):
+        """The guide of the relaxed program. Raises a ValueError for the discrete one."""
+        if not relaxed:
+            raise ValueError(
+                "SVI needs the relaxed program: a Bernoulli gate has no gradient. Pass relaxed=True to svi.init, "
+                "svi.update or svi.run (it reaches model and guide), or call alps.fit_svi, which does"
+            )
+        if not isinstance(temperature, jax.core.Tracer) and not temperature > 0:
+            raise ValueError(f"temperature: expected a positive number, got {temperature}")
+        self._sites(inputs, y, lambda logits: dist.RelaxedBernoulliLogits(temperature, logits))
+
+    def discrete(self, inputs: Float[Array, "time *column"], y: Any = None):
+        """The same q with a Bernoulli gate, for draws from the fit: rho_j = q(b_j > 1/2) is its mean."""
+        self._sites(inputs, y, lambda logits: dist.Bernoulli(logits=logits))
+
+    def inclusion_prob(self, params: dict) -> Float[Array, " latent"]:
+        """rho_j = sigmoid(logit_j) = q(b_j > 1/2), whatever the temperature (E[b_j] does depend on it)."""
+        return self.model.gates(jax.nn.sigmoid(params["b_logits"]))
+
+    def _sites(self, inputs, y, gate):
+        model = self.model
+        inputs, y = model.check(inputs, y)
+        dtype = inputs.dtype
+        m, p, num_inducing = len(model.latents), len(model.outputs), len(self.inducing_inputs)
+        prior_scale = jnp.asarray(np.sqrt(model.mixing_variance), dtype)
+
+        # x and H both at zero would be a saddle point of the ELBO: they start at random, small and broad.
+        numpyro.sample(
+            "x",
+            SparseGaussianProcess(
+                model.covariances,
+                inputs,
+                numpyro.param("inducing_inputs", jnp.asarray(self.inducing_inputs, dtype)),
+                numpyro.param("x_loc", lambda key: 0.3 * jax.random.normal(key, (m, num_inducing), dtype)),
+                numpyro.param(
+                    "x_scale_tril",
+                    jnp.broadcast_to(0.3 * jnp.eye(num_inducing, dtype=dtype), (m, num_inducing, num_inducing)),
+                    constraint=constraints.softplus_lower_cholesky,
+                ),
+                jitter=model.jitter,
+            ),
+            infer={"event_dims": ["latent", "time"]},
+        )
+        with numpyro.plate("latent", m):
+            numpyro.sample("b", gate(numpyro.param("b_logits", jnp.zeros(m, dtype))))
+        with numpyro.plate("output", p):
+            H_loc = numpyro.param("H_loc", lambda key: 0.3 * prior_scale * jax.random.normal(key, (p, m), dtype))
+            H_scale = numpyro.param("H_scale", 0.3 * prior_scale, constraint=constraints.softplus_positive)
+            numpyro.sample("H", dist.Normal(H_loc, H_scale).to_event(1), infer={"event_dims": ["latent"]})
+            if model.learns_noise:
+                loc = numpyro.param("noise_loc", _half_the_variance(y, p, dtype))
+                scale = numpyro.param("noise_scale", jnp.full(p, 0.3, dtype), constraint=constraints.softplus_positive)
+                numpyro.sample("noise_variance", dist.LogNormal(loc, scale))
+
+
+def _half_the_variance(y, num_outputs: int, dtype) -> Float[Array, " output"]:
+    """Where the learnt noise starts: the log of half of each output's variance (0 where it has none)."""
+    if y is None:
+        return jnp.zeros(num_outputs, dtype)
+    variance = jnp.nanvar(y, axis=0)
+    return jnp.log(jnp.where(variance > 0, 0.5 * variance, 1.0))

@@ -1,0 +1,306 @@
+"""GP-ALPS, the generative model, written once (paper, section 2)."""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+from numpyro import handlers
+from tinygp.kernels import Kernel
+
+from alps_ppl.covariances import Covariance
+from alps_ppl.processes import GaussianProcess
+from alps_ppl.temperature import PRIOR_TEMPERATURE
+
+# Where a gate's prior is 0 or 1 its logit is infinite. The site then gets this logit, and the gate itself is set.
+LARGEST_LOGIT = 40.0
+
+
+class ALPS:
+    """The GP-ALPS model: a linear mixing model of Gaussian processes with a gate on every latent.
+
+    Calling it runs the NumPyro program (paper, eq. 2)::
+
+        x_j ~ GP(0, k_j),   b_j ~ Bern(theta_j),   H_ij ~ N(0, s_ij),
+        f(t) = H (x(t) o b),   y_i(t) ~ N(f_i(t), sigma_i^2)
+
+    with sites ``x`` (latent, time), ``b`` (latent), ``H`` (output, latent), ``noise_variance``
+    (output) if it is learnt, and ``y`` (time, output): rows are times, columns are outputs. NaN in
+    ``y`` is a missing cell. ``relaxed=True`` makes the gate a RelaxedBernoulli of temperature 1/2,
+    as SVI needs; nothing else changes.
+
+    Parameters
+    ----------
+    covariances
+        A tinygp covariance for each latent's name.
+    outputs
+        The outputs' names, or how many there are.
+    inclusion_prob
+        theta, the prior probability of a gate: a number or one per latent; 0 and 1 mean never and
+        always. Or give ``expected_active``, the prior mean of the number of active latents. Default 1/2.
+    mixing_variance
+        s, the prior *variance* of H in squared output units: a number, one per output, or (output, latent).
+    noise_variance
+        sigma^2 in squared output units. A number or one per output: fixed. A NumPyro distribution: learnt,
+        with that prior for each output (the Gibbs sampler needs an InverseGamma).
+    jitter
+        Added to Gram matrices before a Cholesky factor, relative to their mean diagonal. Default 1e-8
+        in float64 and 1e-4 in float32.
+
+    Raises ValueError or TypeError when an argument is none of these.
+    """
+
+    def __init__(
+        self,
+        covariances: Mapping[str, Covariance] | Iterable[tuple[str, Covariance]],
+        outputs: int | Sequence[str] = 1,
+        *,
+        inclusion_prob: float | Sequence[float] | None = None,
+        expected_active: float | None = None,
+        mixing_variance: float | Sequence[float] | Float[Array, "output latent"] = 1.0,
+        noise_variance: float | Sequence[float] | dist.Distribution,
+        jitter: float | None = None,
+    ):
+        self.latents, self.covariances = _named_covariances(covariances)
+        self.outputs = _output_names(outputs)
+        self.inclusion_prob = _inclusion_prob(inclusion_prob, expected_active, len(self.latents))
+        self.mixing_variance = _mixing_variance(mixing_variance, len(self.outputs), len(self.latents))
+        self.noise_variance = _noise_variance(noise_variance, len(self.outputs))
+        self.jitter = jitter
+
+    @property
+    def learns_noise(self) -> bool:
+        """Whether ``noise_variance`` is a site of the program."""
+        return isinstance(self.noise_variance, dist.Distribution)
+
+    @property
+    def inclusion_logits(self) -> Float[np.ndarray, " latent"]:
+        """logit theta, infinite where theta is 0 or 1."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.inclusion_prob) - np.log1p(-self.inclusion_prob)
+
+    def gates(self, b: Float[Array, "*draw latent"]) -> Float[Array, "*draw latent"]:
+        """``b``, but exactly 0 or 1 where the prior says never or always."""
+        certain = (self.inclusion_prob == 0) | (self.inclusion_prob == 1)
+        return jnp.where(certain, self.inclusion_prob.astype(b.dtype), b) if certain.any() else b
+
+    def __call__(
+        self,
+        inputs: Float[Array, "time *column"],
+        y: Float[Array, "time output"] | None = None,
+        *,
+        relaxed: bool = False,
+        num_times: int | None = None,
+    ):
+        """The program. ``num_times``: of how many times these are a minibatch; only ``y`` is scaled up."""
+        inputs, y = self.check(inputs, y)
+        latent = numpyro.plate("latent", len(self.latents))
+        output = numpyro.plate("output", len(self.outputs))
+        time = numpyro.plate("time", len(inputs), dim=-2)
+
+        x = numpyro.sample(
+            "x",
+            GaussianProcess(self.covariances, inputs, jitter=self.jitter),
+            infer={"event_dims": ["latent", "time"]},
+        )
+        with latent:
+            logits = jnp.asarray(np.clip(self.inclusion_logits, -LARGEST_LOGIT, LARGEST_LOGIT), inputs.dtype)
+            gate = dist.RelaxedBernoulliLogits(PRIOR_TEMPERATURE, logits) if relaxed else dist.Bernoulli(logits=logits)
+            b = self.gates(numpyro.sample("b", gate))
+        with output:
+            scale = jnp.asarray(np.sqrt(self.mixing_variance), inputs.dtype)
+            H = numpyro.sample("H", dist.Normal(0.0, scale).to_event(1), infer={"event_dims": ["latent"]})
+            noise_variance = (
+                numpyro.sample("noise_variance", self.noise_variance)
+                if self.learns_noise
+                else jnp.asarray(self.noise_variance, inputs.dtype)
+            )
+        with time, output:
+            f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
+            noise = dist.Normal(f, jnp.sqrt(noise_variance))
+            if y is None:
+                return numpyro.sample("y", noise)
+            observed = ~jnp.isnan(y)
+            with handlers.scale(scale=(num_times or len(inputs)) / len(inputs)):
+                return numpyro.sample("y", noise.mask(observed), obs=jnp.where(observed, y, 0.0))
+
+    def check(self, inputs: Any, y: Any = None) -> tuple[Array, Array | None]:
+        """``inputs`` and ``y`` as float arrays of shape (time,) or (time, column) and (time, output).
+
+        Raises a ValueError or TypeError that says what was expected, got, and what to do.
+        """
+        inputs = _check_inputs(inputs)
+        return inputs, None if y is None else _check_y(y, inputs, self.outputs)
+
+    def __repr__(self):
+        return f"ALPS(latents={list(self.latents)}, outputs={list(self.outputs)})"
+
+
+def _is_concrete(array) -> bool:
+    return not isinstance(array, jax.core.Tracer)
+
+
+def _float_array(name: str, value: Any):
+    """A float array, NumPy's where the value is known, so that checks don't depend on JAX's precision."""
+    if not _is_concrete(value):
+        return value
+    if np.asarray(value).dtype.kind in "mM":
+        raise TypeError(
+            f"{name}: expected numbers, got dates or durations; alps.Data turns dates into hours or days, "
+            "or divide by a duration yourself, e.g. (t - t[0]) / numpy.timedelta64(1, 'h')"
+        )
+    try:
+        return np.asarray(value, np.result_type(jnp.asarray(0.0).dtype, np.float64))
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name}: expected an array of numbers, got {type(value).__name__} that NumPy can't turn into floats"
+        ) from None
+
+
+def _check_inputs(inputs: Any) -> Array:
+    values = _float_array("inputs", inputs)
+    if values.ndim not in (1, 2):
+        raise ValueError(f"inputs: expected shape (time,) or (time, column), got {values.shape}")
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.size == 0:
+        raise ValueError(f"inputs: expected at least one time, got shape {values.shape}")
+    if not _is_concrete(values):
+        return values
+    if not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise ValueError(f"inputs: expected finite numbers, got {values[row]} in row {row}; drop that row")
+    array = jnp.asarray(values)
+    if array.dtype == jnp.float32:
+        _warn_if_rounded(values)
+    return array
+
+
+def _warn_if_rounded(values: np.ndarray) -> None:
+    columns = values.reshape(len(values), -1).T
+    for column in columns:
+        gaps = np.diff(np.unique(column))
+        error = np.abs(column.astype(np.float32) - column).max()
+        if gaps.size and error > 1e-2 * gaps.min():
+            warnings.warn(
+                f"inputs: float32 moves them by up to {error:.2g} where neighbours are {gaps.min():.2g} apart; "
+                "subtract the first time, or switch on 64-bit with numpyro.enable_x64()",
+                UserWarning,
+                stacklevel=5,
+            )
+            return
+
+
+def _check_y(y: Any, inputs: Array, outputs: Sequence[str]) -> Array:
+    columns = getattr(y, "columns", None)
+    values = _float_array("y", y)
+    if values.ndim == 1 and len(outputs) == 1:
+        values = values[:, None]
+    expected = (len(inputs), len(outputs))
+    if values.shape != expected:
+        hint = "; this looks like its transpose: pass y.T" if values.shape == expected[::-1] else ""
+        raise ValueError(
+            f"y: expected shape (time, output) = {expected} for inputs of shape {inputs.shape} and "
+            f"{len(outputs)} output(s), got {values.shape}; rows are times, columns are outputs{hint}"
+        )
+    if columns is not None and set(columns) == set(outputs) and list(columns) != list(outputs):
+        raise ValueError(
+            f"y: its columns are the model's outputs in another order, {list(columns)}; pass y[{list(outputs)}]"
+        )
+    if not _is_concrete(values):
+        return values
+    if np.isinf(values).any():
+        row, column = np.argwhere(np.isinf(values))[0]
+        raise ValueError(
+            f"y: expected finite numbers or NaN (a missing cell), got {values[row, column]} in row {row}, "
+            f"output {outputs[column]!r}; put NaN there if the cell is missing"
+        )
+    if np.isnan(values).all():
+        raise ValueError(f"y: every one of its {values.size} cells is missing (NaN); nothing to fit")
+    if np.nanmax(np.abs(values)) > jnp.finfo(jnp.asarray(0.0).dtype).max:
+        raise ValueError("y: some values overflow float32; rescale y or switch on 64-bit with numpyro.enable_x64()")
+    return jnp.asarray(values)
+
+
+def _named_covariances(covariances) -> tuple[tuple[str, ...], tuple[Covariance, ...]]:
+    pairs = list(covariances.items()) if isinstance(covariances, Mapping) else [tuple(pair) for pair in covariances]
+    if not pairs:
+        raise ValueError("covariances: expected at least one latent, {name: covariance}, got none")
+    names = [str(name) for name, _ in pairs]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"covariances: latent names must differ, got {twice} more than once")
+    for name, covariance in pairs:
+        if not isinstance(covariance, Kernel):
+            raise TypeError(
+                f"covariances[{name!r}]: expected a tinygp covariance (tinygp.kernels or alps.linear_periodic), "
+                f"got {type(covariance).__name__}"
+            )
+    return tuple(names), tuple(covariance for _, covariance in pairs)
+
+
+def _output_names(outputs) -> tuple[str, ...]:
+    if isinstance(outputs, (int, np.integer)) and not isinstance(outputs, bool):
+        if outputs < 1:
+            raise ValueError(f"outputs: expected at least one, got {outputs}")
+        return tuple(f"y{i + 1}" for i in range(outputs)) if outputs > 1 else ("y",)
+    if isinstance(outputs, str):
+        raise TypeError(f"outputs: expected their number or a list of names, got the string {outputs!r}")
+    names = [str(name) for name in outputs]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"outputs: expected at least one name and no name twice, got {names}")
+    return tuple(names)
+
+
+def _inclusion_prob(inclusion_prob, expected_active, num_latents: int) -> Float[np.ndarray, " latent"]:
+    if inclusion_prob is not None and expected_active is not None:
+        raise ValueError("give inclusion_prob or expected_active, not both")
+    if expected_active is not None:
+        if not 0 <= expected_active <= num_latents:
+            raise ValueError(f"expected_active: expected 0 to {num_latents} latents, got {expected_active}")
+        inclusion_prob = expected_active / num_latents
+    prob = np.asarray(0.5 if inclusion_prob is None else inclusion_prob, np.float64)
+    if prob.shape not in ((), (num_latents,)):
+        raise ValueError(f"inclusion_prob: expected a number or one per latent ({num_latents}), got shape {prob.shape}")
+    if not ((prob >= 0) & (prob <= 1)).all():
+        raise ValueError(f"inclusion_prob: expected probabilities in [0, 1], got {inclusion_prob}")
+    return np.broadcast_to(prob, (num_latents,)).copy()
+
+
+def _positive(name: str, values: np.ndarray) -> np.ndarray:
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise ValueError(f"{name}: expected positive, finite variances, got {values.tolist()}")
+    return values
+
+
+def _mixing_variance(mixing_variance, num_outputs: int, num_latents: int) -> Float[np.ndarray, "output latent"]:
+    s = np.asarray(mixing_variance, np.float64)
+    if s.shape not in ((), (num_outputs,), (num_outputs, num_latents)):
+        raise ValueError(
+            f"mixing_variance: expected a number, one per output ({num_outputs}), or (output, latent) = "
+            f"({num_outputs}, {num_latents}), got shape {s.shape}"
+        )
+    s = s[:, None] if s.ndim == 1 else s
+    return _positive("mixing_variance", np.broadcast_to(s, (num_outputs, num_latents)).copy())
+
+
+def _noise_variance(noise_variance, num_outputs: int):
+    if isinstance(noise_variance, dist.Distribution):
+        shape = noise_variance.batch_shape
+        if noise_variance.event_shape or shape not in ((), (1,), (num_outputs,)):
+            raise ValueError(
+                f"noise_variance: expected a prior with batch shape () or ({num_outputs},), got {shape} "
+                f"and event shape {noise_variance.event_shape}"
+            )
+        return noise_variance
+    variance = np.asarray(noise_variance, np.float64)
+    if variance.shape not in ((), (num_outputs,)):
+        raise ValueError(
+            f"noise_variance: expected a number or one per output ({num_outputs}), got shape {variance.shape}"
+        )
+    return _positive("noise_variance", np.broadcast_to(variance, (num_outputs,)).copy())

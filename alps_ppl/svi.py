@@ -1,0 +1,257 @@
+"""Stochastic variational inference (paper, section 3 and App. B): ``fit_svi``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+from numpyro import handlers
+from numpyro.infer import SVI, TraceMeanField_ELBO
+from numpyro.infer.reparam import TransformReparam
+from numpyro.infer.svi import SVIState
+from tqdm.auto import tqdm
+
+from alps_ppl.guide import StructuredMeanField
+from alps_ppl.model import ALPS
+from alps_ppl.temperature import annealed_temperature
+
+
+@dataclass(frozen=True)
+class SVIFit:
+    """What ``fit_svi`` returns.
+
+    ``inclusion_prob`` (latent,): rho_j = q(b_j > 1/2). ``losses`` (step,): negative ELBO estimates of
+    the *relaxed* model at each step's ``temperatures``, so only comparable at one temperature.
+    ``elbo``: a lower bound on the log evidence of the *discrete* model, and ``elbo_mcse`` its Monte
+    Carlo error. ``params``: the guide's, in NumPyro's names. ``restart_elbos``: that of every restart.
+    """
+
+    model: ALPS
+    guide: StructuredMeanField
+    params: dict[str, Array]
+    losses: Float[np.ndarray, " step"]
+    temperatures: Float[np.ndarray, " step"]
+    elbo: float = float("nan")
+    elbo_mcse: float = float("nan")
+    restart_elbos: list[float] = field(default_factory=list)
+
+    @property
+    def inclusion_prob(self) -> Float[np.ndarray, " latent"]:
+        return np.asarray(self.guide.inclusion_prob(self.params))
+
+    def __repr__(self):
+        gates = ", ".join(f"{n}: {r:.3f}" for n, r in zip(self.model.latents, self.inclusion_prob, strict=True))
+        return f"SVIFit(elbo={self.elbo:.2f}, inclusion_prob={{{gates}}})"
+
+
+class NonFiniteLossError(FloatingPointError):
+    """The loss or its gradient stopped being finite; ``step`` says when and ``fit`` is the last finite state."""
+
+    def __init__(self, message: str, step: int, fit: SVIFit):
+        super().__init__(message)
+        self.step = step
+        self.fit = fit
+
+
+def relaxed_program(model: ALPS) -> Callable:
+    """The program that SVI fits: ``model(..., relaxed=True)`` with its gates in logit space.
+
+    A relaxed draw near 0 or 1 is clamped in the unit interval, which in float32 turns the sign of a
+    confident gate's KL gradient; its logit is not. ``temperature`` is the guide's and isn't used here.
+    """
+
+    def program(inputs, y=None, *, temperature=None, **kwargs):
+        return model(inputs, y, **kwargs)
+
+    return in_logit_space(program)
+
+
+def in_logit_space(program: Callable) -> Callable:
+    """``program`` with its relaxed gates ``b`` sampled as logits ``b_base``; the Jacobian cancels in the ELBO."""
+    return handlers.reparam(program, config={"b": TransformReparam()})
+
+
+def initial_inducing_inputs(inputs: Float[Array, "time *column"], num_inducing: int) -> np.ndarray:
+    """Inducing inputs spread evenly over each column's range; several columns are shuffled against one another."""
+    columns = np.asarray(inputs, np.float64).reshape(len(inputs), -1).T
+    # Half a spacing inside the ends; the shuffles make it a Latin hypercube.
+    grid = (np.arange(num_inducing) + 0.5) / num_inducing
+    rng = np.random.default_rng(0)
+    spread = [
+        column.min() + np.ptp(column) * (grid if k == 0 else rng.permutation(grid)) for k, column in enumerate(columns)
+    ]
+    return np.stack(spread, -1).reshape(num_inducing, *np.shape(inputs)[1:])
+
+
+def fit_svi(
+    model: ALPS,
+    inputs: Any,
+    y: Any,
+    *,
+    num_inducing: int = 20,
+    num_steps: int = 10_000,
+    learning_rate: float = 0.01,
+    rng_key: Array,
+    num_particles: int = 1,
+    batch_size: int | None = None,
+    num_restarts: int = 1,
+    temperature: Callable | float = annealed_temperature,
+    optimizer: optax.GradientTransformation | None = None,
+    progress_bar: bool = True,
+) -> SVIFit:
+    """Fit the structured mean-field family to GP-ALPS by stochastic variational inference.
+
+    Parameters
+    ----------
+    inputs, y
+        (time,) or (time, column), and (time, output) with NaN for a missing cell; nothing is rescaled.
+    num_inducing
+        How many inducing inputs the latents share; learnt, spread over the inputs' range at first.
+    num_steps, learning_rate, optimizer
+        Steps of Adam with this rate, or of the given optax optimiser (then ``learning_rate`` isn't used).
+    num_particles
+        Monte Carlo draws per gradient.
+    batch_size
+        Times per step, drawn anew without replacement; None takes all.
+    num_restarts
+        Independent starts; the one with the highest ``elbo`` is returned.
+    temperature
+        Of the guide's concrete gates: a function of (step, num_steps), or a number.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For bad input, before any step.
+    NonFiniteLossError
+        When the loss or its gradient isn't finite; its ``fit`` is the last finite state.
+    """
+    inputs, y = model.check(inputs, y)
+    _check_settings(len(inputs), num_inducing, num_steps, num_particles, batch_size, num_restarts, learning_rate)
+    temperatures = _temperatures(temperature, num_steps)
+    guide = StructuredMeanField(model, initial_inducing_inputs(inputs, num_inducing))
+    svi = SVI(
+        relaxed_program(model),
+        in_logit_space(guide),
+        optimizer or optax.adam(learning_rate),
+        TraceMeanField_ELBO(num_particles=num_particles),
+    )
+    init = jax.jit(lambda key: svi.init(key, inputs, y, relaxed=True, temperature=float(temperatures[0])))
+    steps = _compiled_steps(svi, inputs, y, jnp.asarray(temperatures, inputs.dtype), batch_size)
+    fits = []
+    for restart, key in enumerate(jax.random.split(rng_key, num_restarts)):
+        fit_key, elbo_key = jax.random.split(key)
+        state = init(fit_key)
+        name = "SVI" if num_restarts == 1 else f"SVI, start {restart + 1} of {num_restarts}"
+        state, losses, failed = _run(steps, state, num_steps, name, progress_bar)
+        fit = SVIFit(model, guide, svi.get_params(state), losses, temperatures)
+        if failed:
+            step = len(losses)
+            raise NonFiniteLossError(
+                f"SVI stopped at step {step} of {num_steps}: the loss or its gradient is not finite. Try a smaller "
+                f"learning_rate (now {learning_rate}), 64-bit (numpyro.enable_x64()), or y and mixing_variance on "
+                "the same scale. The exception's .fit is the last finite state",
+                step,
+                fit,
+            )
+        elbo, mcse = discrete_elbo(fit, inputs, y, elbo_key)
+        fits.append(SVIFit(model, guide, fit.params, losses, temperatures, elbo, mcse))
+    best = max(fits, key=lambda fit: fit.elbo)
+    best.restart_elbos.extend(fit.elbo for fit in fits)
+    return best
+
+
+def _compiled_steps(svi: SVI, inputs, y, temperatures, batch_size: int | None) -> Callable:
+    """A compiled (state, losses, start, stop) -> the same after those steps; it stops at a non-finite loss."""
+    num_times = len(inputs)
+
+    def step(n, state: SVIState):
+        kwargs = {"relaxed": True, "temperature": temperatures[n]}
+        if batch_size is None:
+            return svi.stable_update(state, inputs, y, **kwargs)
+        rng_key, batch_key = jax.random.split(state.rng_key)
+        batch = jax.random.choice(batch_key, num_times, (batch_size,), replace=False)
+        state = SVIState(state.optim_state, state.mutable_state, rng_key)
+        return svi.stable_update(state, inputs[batch], y[batch], num_times=num_times, **kwargs)
+
+    def body(carry):
+        n, stop, state, losses = carry
+        state, loss = step(n, state)
+        return n + 1, stop, state, losses.at[n].set(loss)
+
+    def go_on(carry):
+        n, stop, _, losses = carry
+        return (n < stop) & ((n == 0) | jnp.isfinite(losses[n - 1]))
+
+    # The bounds are arguments, so that one compiled loop serves every chunk, the last and shorter one too.
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def steps(state, losses, start, stop):
+        n, _, state, losses = jax.lax.while_loop(go_on, body, (start, stop, state, losses))
+        return state, losses, n
+
+    return steps
+
+
+def _run(steps: Callable, state: SVIState, num_steps: int, name: str, progress_bar: bool):
+    losses = jnp.zeros(num_steps, jnp.asarray(0.0).dtype)
+    chunk = max(1, num_steps // 100)
+    with tqdm(total=num_steps, desc=name, disable=not progress_bar, unit="step") as bar:
+        for start in range(0, num_steps, chunk):
+            stop = min(start + chunk, num_steps)
+            state, losses, done = steps(state, losses, start, stop)
+            recent = np.asarray(losses[start : int(done)])
+            if not np.isfinite(recent[-1]):
+                return state, np.asarray(losses[: int(done) - 1]), True
+            bar.update(stop - start)
+            bar.set_postfix_str(f"ELBO {-recent.mean():.2f}", refresh=False)
+    return state, np.asarray(losses), False
+
+
+def discrete_elbo(
+    fit: SVIFit, inputs: Any, y: Any, rng_key: Array, *, num_particles: int = 1000
+) -> tuple[float, float]:
+    """An estimate of the discrete model's ELBO at the fit's q, its gates Bernoulli, and its Monte Carlo error.
+
+    It bounds log p(Y) of the model as written; the relaxed loss bounds the relaxed model's evidence.
+    """
+    inputs, y = fit.model.check(inputs, y)
+    loss = TraceMeanField_ELBO().loss
+    losses = jax.jit(
+        lambda params, keys: jax.lax.map(
+            lambda key: loss(key, params, fit.model, fit.guide.discrete, inputs, y), keys, batch_size=50
+        )
+    )(fit.params, jax.random.split(rng_key, num_particles))
+    return -float(losses.mean()), float(losses.std() / np.sqrt(num_particles))
+
+
+def _temperatures(temperature: Callable | float, num_steps: int) -> Float[np.ndarray, " step"]:
+    steps = np.arange(num_steps)
+    values = temperature(steps, num_steps) if callable(temperature) else temperature
+    values = np.broadcast_to(np.asarray(values, np.float64), (num_steps,))
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise ValueError(
+            f"temperature: expected positive, finite temperatures at every step, got {values.min():g} to {values.max():g}"
+        )
+    return values
+
+
+def _check_settings(num_times, num_inducing, num_steps, num_particles, batch_size, num_restarts, learning_rate):
+    counts = {
+        "num_inducing": num_inducing,
+        "num_steps": num_steps,
+        "num_particles": num_particles,
+        "num_restarts": num_restarts,
+    }
+    if batch_size is not None:
+        counts["batch_size"] = batch_size
+    for name, value in counts.items():
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name}: expected a positive whole number, got {value!r}")
+    if batch_size is not None and batch_size > num_times:
+        raise ValueError(f"batch_size: expected at most the {num_times} times there are, got {batch_size}")
+    if not (np.isfinite(learning_rate) and learning_rate > 0):
+        raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
