@@ -1,6 +1,66 @@
-"""Which of these processes are really behind my series? GP-ALPS in NumPyro."""
+"""Which of these processes are really behind my series? GP-ALPS in NumPyro.
+
+The names below are in the order a user meets them. Those that need pandas, xarray, ArviZ or matplotlib
+load when they are first used, so that importing this package costs little more than importing NumPyro.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from alps_ppl.covariances import linear_periodic, on_column
 from alps_ppl.gibbs import ALPSGibbs
+from alps_ppl.guide import StructuredMeanField
 from alps_ppl.model import ALPS
-from alps_ppl.svi import fit_svi
+from alps_ppl.processes import GaussianProcess, SparseGaussianProcess
+from alps_ppl.svi import NonFiniteLossError, SVIFit, discrete_elbo, fit_svi, relaxed_program
+from alps_ppl.temperature import annealed_temperature
+
+if TYPE_CHECKING:
+    from alps_ppl import plots
+    from alps_ppl.data import Data
+    from alps_ppl.diagnostics import align_signs, inclusion_table, to_datatree
+    from alps_ppl.prediction import log_predictive_density, predict
+
+_LAZY = {
+    "Data": "alps_ppl.data",
+    "predict": "alps_ppl.prediction",
+    "log_predictive_density": "alps_ppl.prediction",
+    "to_datatree": "alps_ppl.diagnostics",
+    "inclusion_table": "alps_ppl.diagnostics",
+    "align_signs": "alps_ppl.diagnostics",
+}
+
+__all__ = [
+    "ALPS",
+    "ALPSGibbs",
+    "Data",
+    "GaussianProcess",
+    "NonFiniteLossError",
+    "SVIFit",
+    "SparseGaussianProcess",
+    "StructuredMeanField",
+    "align_signs",
+    "annealed_temperature",
+    "discrete_elbo",
+    "fit_svi",
+    "inclusion_table",
+    "linear_periodic",
+    "log_predictive_density",
+    "on_column",
+    "plots",
+    "predict",
+    "relaxed_program",
+    "to_datatree",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plots":
+        return import_module("alps_ppl.plots")
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'alps_ppl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -99,7 +99,7 @@ def weights_conditional(
     b: Float[Array, " latent"],
     noise_variance: Float[Array, " output"],
 ) -> PrecisionNormal:
-    """w | H, b, sigma^2, Y: one Gaussian over all latents' weights (App. C.1).
+    """W | H, b, sigma^2, Y: one Gaussian over all latents' weights (App. C.1).
 
     Its precision is I + sum_i (h_i o b)(h_i o b)^T o G_i / sigma_i^2, where the outer product is spread
     over the features by ``owner``. A latent that is off falls back to its prior.
@@ -129,7 +129,7 @@ def log_evidence(
     b: Float[Array, " latent"],
     noise_variance: Float[Array, " output"],
 ) -> Float[Array, ""]:
-    """log p(Y | H, b, sigma^2), the latents integrated out: the linear mixing model's evidence."""
+    """Log p(Y | H, b, sigma^2), the latents integrated out: the linear mixing model's evidence."""
     w = weights_conditional(stats, H, b, noise_variance)
     whitened = w._solve(w.potential, transpose=False)
     half_log_det = jnp.log(jnp.diagonal(w.precision_tril)).sum()

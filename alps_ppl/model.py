@@ -80,7 +80,7 @@ class ALPS:
 
     @property
     def inclusion_logits(self) -> Float[np.ndarray, " latent"]:
-        """logit theta, infinite where theta is 0 or 1."""
+        """Logit theta, infinite where theta is 0 or 1."""
         with np.errstate(divide="ignore"):
             return np.log(self.inclusion_prob) - np.log1p(-self.inclusion_prob)
 

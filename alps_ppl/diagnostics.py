@@ -1,0 +1,165 @@
+"""ArviZ trees and the table of inclusion probabilities, for either engine."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+import xarray as xr
+from numpyro.infer import MCMC, Predictive, log_likelihood
+
+from alps_ppl.covariances import equal_covariance_groups
+from alps_ppl.model import ALPS
+from alps_ppl.prediction import svi_sites, time_coordinate
+from alps_ppl.svi import SVIFit
+
+DIMS = {
+    "b": ["latent"],
+    "x": ["latent", "time"],
+    "H": ["output", "latent"],
+    "noise_variance": ["output"],
+    "y": ["time", "output"],
+    "gate_prob": ["latent"],
+    "prior_inclusion_prob": ["latent"],
+    "covariance_group": ["latent"],
+}
+
+
+def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, num_draws: int = 1000) -> xr.DataTree:
+    """The posterior as an ArviZ DataTree with named coordinates ``latent``, ``output`` and ``time``.
+
+    Groups: posterior (b, H, x and noise_variance where it is learnt), sample_stats (``gate_prob``: the
+    probability with which each gate was drawn, or rho for SVI; ``lp``), posterior_predictive, log_likelihood,
+    observed_data, constant_data. An SVI fit gives one chain of ``num_draws`` independent draws; its x are
+    drawn from the marginals, so a draw isn't a path. With missing cells log_likelihood runs over
+    ``cell``, the observed ones only. The tree's ``engine`` attribute is "svi" or "gibbs".
+    """
+    from arviz_base import from_dict
+
+    inputs, y = model.check(inputs, y)
+    if isinstance(posterior, SVIFit):
+        engine = "svi"
+        sites = svi_sites(posterior, inputs, num_draws, names=("x", "b", "H", "noise_variance"))
+        sites = {name: value[None] for name, value in sites.items()}
+        stats = {"gate_prob": np.broadcast_to(posterior.inclusion_prob, (1, num_draws, len(model.latents)))}
+    else:
+        engine = "gibbs"
+        sites = dict(posterior.get_samples(group_by_chain=True))
+        extra = posterior.get_extra_fields(group_by_chain=True)
+        stats = {"gate_prob": extra["gate_prob"]} if "gate_prob" in extra else {}
+        if "potential_energy" in extra:
+            stats["lp"] = -extra["potential_energy"]
+    for name, value in sites.items():
+        if not np.isfinite(np.asarray(value)).all():
+            raise ValueError(
+                f"posterior: the draws of {name} hold values that aren't finite; fit again in 64-bit "
+                "(numpyro.enable_x64()), or with y and mixing_variance on the same scale"
+            )
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in sites.items() if name in DIMS}
+    shape = sites["b"].shape[:2]
+    predictive = Predictive(model, flat, return_sites=["y"])
+    y_draws = jax.jit(predictive)(jax.random.key(0), inputs)["y"]
+    likelihood = jax.jit(lambda samples: log_likelihood(model, samples, inputs, y)["y"])(flat)
+    observed = ~np.isnan(np.asarray(y))
+    groups = {
+        "posterior": sites,
+        "sample_stats": stats,
+        "posterior_predictive": {"y": y_draws.reshape(*shape, *y.shape)},
+        "log_likelihood": {"y": likelihood.reshape(*shape, *y.shape)},
+        "observed_data": {"y": y},
+        "constant_data": {
+            "prior_inclusion_prob": model.inclusion_prob,
+            "covariance_group": np.array(equal_covariance_groups(model.covariances)),
+        },
+    }
+    time = time_coordinate(inputs)
+    tree = from_dict(
+        jax.tree.map(np.asarray, groups),
+        dims=DIMS,
+        coords={"latent": list(model.latents), "output": list(model.outputs), "time": time["time"]},
+    )
+    if "inputs" in time:
+        tree["constant_data"]["inputs"] = xr.DataArray(time["inputs"][1], dims=time["inputs"][0])
+    if not observed.all():
+        tree["log_likelihood"] = xr.DataTree(_observed_cells(tree["log_likelihood"].to_dataset(), observed))
+    tree.attrs["engine"] = engine
+    return tree
+
+
+def _observed_cells(dataset: xr.Dataset, observed: np.ndarray) -> xr.Dataset:
+    """(time, output) as one dimension ``cell`` that leaves the missing cells out: no likelihood, no zero either."""
+    row, column = np.nonzero(observed)
+    cells = dataset.isel(time=xr.DataArray(row, dims="cell"), output=xr.DataArray(column, dims="cell"))
+    return cells.rename({"time": "cell_time", "output": "cell_output"})
+
+
+def inclusion_table(trees: dict[str, xr.DataTree]) -> pd.DataFrame:
+    """Per latent and engine: the inclusion probability, its Monte Carlo error, and the gate's R-hat and ESS.
+
+    ``trees`` are ``to_datatree``'s, by the engine's name. The probability is the mean of ``gate_prob``
+    where the tree has it: rho for SVI (no Monte Carlo error), and for Gibbs the average of the probabilities
+    with which the gate was drawn. R-hat and ESS are those of the gate itself; a gate that never moves in any
+    chain has R-hat 1 and no ESS. Latents of equal covariance are followed by a row for the group,
+    "A or B": whether at least one of them is on, which the data can tell where they can't tell which.
+    """
+    rows = [row for engine, tree in trees.items() for row in _engine_rows(engine, tree)]
+    return pd.DataFrame(rows, columns=["latent", "engine", "probability", "mcse", "r_hat", "ess", "prior"])
+
+
+def worst_convergence(table: pd.DataFrame, engine: str) -> tuple[float, float]:
+    """The largest R-hat and the smallest ESS of an engine's gates; groups stand for their members."""
+    rows = table[table.engine == engine]
+    members = {name for latent in rows.latent if " or " in latent for name in latent.split(" or ")}
+    rows = rows[~rows.latent.isin(members)]
+    return float(rows.r_hat.max()), float(rows.ess.min())
+
+
+def align_signs(posterior: xr.Dataset) -> xr.Dataset:
+    """A posterior whose draws of x_j and H_:j have the sign that agrees best with one reference draw.
+
+    (x_j, H_:j) and (-x_j, -H_:j) are equally probable, so raw means of H and their R-hat say nothing.
+    """
+    x, gate = posterior["x"], posterior["b"]
+    # The reference of a latent is its first draw while it is on, in any chain.
+    stacked = x.stack(sample=("chain", "draw"))
+    first_on = gate.stack(sample=("chain", "draw")).argmax("sample")
+    reference = stacked.isel(sample=first_on).drop_vars(["sample", "chain", "draw"], errors="ignore")
+    sign = xr.where((x * reference).sum("time") < 0, -1.0, 1.0)
+    return posterior.assign(x=(x * sign).transpose(*x.dims), H=(posterior["H"] * sign).transpose(*posterior["H"].dims))
+
+
+def _engine_rows(engine: str, tree: xr.DataTree) -> list[dict]:
+    gates = tree["posterior"]["b"]
+    names = [str(name) for name in gates["latent"].values]
+    prior = tree["constant_data"]["prior_inclusion_prob"].values
+    stats = tree["sample_stats"] if "sample_stats" in tree.children else {}
+    probs = stats["gate_prob"].values if "gate_prob" in stats else gates.values.astype(float)
+    exact = tree.attrs.get("engine") == "svi"
+    rows = [_row(name, engine, probs[..., j], gates.values[..., j], prior[j], exact) for j, name in enumerate(names)]
+    group = tree["constant_data"]["covariance_group"].values
+    for number in np.unique(group):
+        members = np.flatnonzero(group == number)
+        if len(members) > 1:
+            any_on = gates.values[..., members].max(-1)
+            none_on = 1 - probs[0, 0, members]
+            probability = np.broadcast_to(1 - none_on.prod(), any_on.shape) if exact else any_on.astype(float)
+            label = " or ".join(names[j] for j in members)
+            rows.append(_row(label, engine, probability, any_on, 1 - (1 - prior[members]).prod(), exact))
+    return rows
+
+
+def _row(latent, engine, prob, gate, prior, exact: bool) -> dict:
+    """``prob`` and ``gate`` are (chain, draw)."""
+    from arviz_stats.base import array_stats
+
+    row = {"latent": latent, "engine": engine, "probability": float(prob.mean()), "prior": float(prior)}
+    if exact:
+        return {**row, "mcse": np.nan, "r_hat": np.nan, "ess": np.nan}
+    constant = gate.min() == gate.max()
+    gate = gate.astype(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        frozen = not constant and all(chain.min() == chain.max() for chain in gate)
+        r_hat = 1.0 if constant else np.inf if frozen else float(array_stats.rhat(gate, chain_axis=0, draw_axis=1))
+        ess = np.nan if constant else float(array_stats.ess(gate, chain_axis=0, draw_axis=1))
+        mcse = 0.0 if np.ptp(prob) == 0 else float(array_stats.mcse(prob, chain_axis=0, draw_axis=1))
+    return {**row, "mcse": mcse, "r_hat": r_hat, "ess": ess}

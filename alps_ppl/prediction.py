@@ -1,0 +1,249 @@
+"""Outputs at new inputs, from either engine.
+
+Given a draw of the gates, H and (for the sampler) the latents' weights, an output at a time is Gaussian.
+A posterior predictive is therefore an equal mixture of Gaussians, one per draw, and its mean, sd,
+quantiles and density are computed from the mixture itself, with no draws of y.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jax.scipy.special import logsumexp
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float
+from numpyro.infer import MCMC, Predictive
+
+from alps_ppl.model import ALPS
+from alps_ppl.processes import SparseGaussianProcess, features
+from alps_ppl.svi import SVIFit
+
+
+class Draws(NamedTuple):
+    """Posterior draws, and what each says of the latents at a time.
+
+    ``basis`` (new, feature) and ``weights`` (draw, feature): a latent's mean is the sum over its own
+    features, ``owner``. ``latent_variance`` (latent, new) is what a draw leaves open.
+    """
+
+    gated_H: Float[Array, "draw output latent"]
+    noise_variance: Float[Array, "draw output"]
+    weights: Float[Array, "draw feature"]
+    basis: Float[Array, "new feature"]
+    owner: Float[np.ndarray, " feature"]
+    latent_variance: Float[Array, "latent new"]
+
+
+def predict(
+    posterior: SVIFit | MCMC,
+    model: ALPS,
+    inputs: Any,
+    y: Any,
+    new_inputs: Any,
+    *,
+    interval: float = 0.9,
+    include_noise: bool = True,
+    num_draws: int = 1000,
+) -> xr.Dataset:
+    """Mean, sd and a central interval of every output at new inputs, in ``y``'s units.
+
+    ``posterior`` is what ``fit_svi`` returned or the ``MCMC`` object after its run on ``inputs`` and ``y``.
+    The gates' uncertainty is included. ``new_inputs`` may be in any order, inside gaps or ahead; the
+    Dataset has ``mean``, ``sd``, ``lower`` and ``upper`` over (time, output), in the given order.
+    ``include_noise=False`` gives f instead of y. At most ``num_draws`` posterior draws are used, evenly
+    spread over the chains.
+    """
+    if not 0 < interval < 1:
+        raise ValueError(f"interval: expected a probability strictly between 0 and 1, got {interval}")
+    inputs, y = model.check(inputs, y)
+    new_inputs = _check_new(model, inputs, new_inputs)
+    draws = posterior_draws(posterior, model, inputs, new_inputs, num_draws)
+    if not include_noise:
+        draws = draws._replace(noise_variance=jnp.zeros_like(draws.noise_variance))
+    tails = jnp.asarray([0.5 - interval / 2, 0.5 + interval / 2], inputs.dtype)
+
+    def summarise(loc, variance):
+        mean = loc.mean(0)
+        sd = jnp.sqrt(variance.mean(0) + loc.var(0))
+        return mean, sd, *_mixture_quantiles(loc, jnp.sqrt(variance), tails)
+
+    values = _over_times(summarise, draws)
+    names = ("mean", "sd", "lower", "upper")
+    dataset = xr.Dataset(
+        {name: (("time", "output"), np.asarray(value)) for name, value in zip(names, values, strict=True)},
+        coords={"output": list(model.outputs), **time_coordinate(new_inputs)},
+        attrs={"interval": interval, "includes_noise": int(include_noise)},
+    )
+    return dataset
+
+
+def log_predictive_density(
+    posterior: SVIFit | MCMC,
+    model: ALPS,
+    inputs: Any,
+    y: Any,
+    new_inputs: Any,
+    new_y: Any,
+    *,
+    num_draws: int = 1000,
+) -> xr.DataArray:
+    """Log p(y_i(t) | Y) of each cell of ``new_y`` (time, output) by itself; NaN where it is missing."""
+    inputs, y = model.check(inputs, y)
+    new_inputs = _check_new(model, inputs, new_inputs)
+    new_y = jnp.asarray(np.asarray(new_y, float).reshape(len(new_inputs), len(model.outputs)))
+    draws = posterior_draws(posterior, model, inputs, new_inputs, num_draws)
+    log_num_draws = jnp.log(len(draws.weights))
+
+    def density(loc, variance, cell):
+        return logsumexp(norm.logpdf(cell, loc, jnp.sqrt(variance)), axis=0) - log_num_draws
+
+    values = _over_times(density, draws, new_y)
+    return xr.DataArray(
+        np.asarray(values),
+        dims=("time", "output"),
+        coords={"output": list(model.outputs), **time_coordinate(new_inputs)},
+        name="log_density",
+    )
+
+
+def time_coordinate(inputs: Float[Array, "time *column"]) -> dict:
+    """The ``time`` coordinate: the inputs themselves, or the rows' numbers beside ``inputs`` (time, column)."""
+    values = np.asarray(inputs)
+    if values.ndim == 1:
+        return {"time": values}
+    return {"time": np.arange(len(values)), "inputs": (("time", "column"), values)}
+
+
+def posterior_draws(
+    posterior: SVIFit | MCMC,
+    model: ALPS,
+    inputs: Float[Array, "time *column"],
+    new_inputs: Float[Array, "new *column"],
+    num_draws: int,
+) -> Draws:
+    """At most ``num_draws`` draws, with the latents' conditional means and variances at ``new_inputs``."""
+    engine = _svi_draws if isinstance(posterior, SVIFit) else _mcmc_draws
+    draws = engine(posterior, model, inputs, new_inputs, num_draws)
+    if not bool(jnp.isfinite(draws.weights).all() & jnp.isfinite(draws.gated_H).all()):
+        raise ValueError(
+            "posterior: its draws hold values that aren't finite; fit again in 64-bit (numpyro.enable_x64()), "
+            "or with y and mixing_variance on the same scale"
+        )
+    return draws
+
+
+def _svi_draws(fit: SVIFit, model: ALPS, inputs, new_inputs, num_draws: int) -> Draws:
+    sites = svi_sites(fit, inputs, num_draws, names=("b", "H", "noise_variance"))
+    q = SparseGaussianProcess(
+        model.covariances,
+        new_inputs,
+        fit.params["inducing_inputs"],
+        fit.params["x_loc"],
+        fit.params["x_scale_tril"],
+        jitter=model.jitter,
+    )
+    mean, variance = jax.jit(q.marginals)()
+    m = len(model.latents)
+    # Each latent is its own single feature, with weight 1 in every draw.
+    return Draws(
+        model.gates(sites["b"].astype(mean.dtype))[:, None, :] * sites["H"],
+        _noise(sites, model),
+        jnp.ones((num_draws, m), mean.dtype),
+        mean.T,
+        np.arange(m),
+        variance,
+    )
+
+
+def svi_sites(fit: SVIFit, inputs, num_draws: int, names: tuple[str, ...]) -> dict[str, Array]:
+    """Draws of the program's sites from the fit's q, gates Bernoulli; x from its marginals at ``inputs``."""
+    names = tuple(name for name in names if name != "noise_variance" or fit.model.learns_noise)
+    draw = Predictive(fit.guide.discrete, params=fit.params, num_samples=num_draws, return_sites=names, parallel=True)
+    return jax.jit(draw)(jax.random.key(0), inputs)
+
+
+def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> Draws:
+    sites = thinned_sites(mcmc, model, num_draws)
+    sampler = mcmc.sampler
+    basis = features(
+        model.covariances,
+        inputs,
+        names=model.latents,
+        max_rank=getattr(sampler, "max_rank", len(inputs)),
+        tolerance=getattr(sampler, "tolerance", None),
+    )
+    phi, residual = basis.extend(model.covariances, inputs, new_inputs)
+    return Draws(
+        model.gates(sites["b"].astype(phi.dtype))[:, None, :] * sites["H"],
+        _noise(sites, model),
+        basis.weights(sites["x"]),
+        phi,
+        basis.owner,
+        residual,
+    )
+
+
+def thinned_sites(mcmc: MCMC, model: ALPS, num_draws: int) -> dict[str, Array]:
+    """The MCMC run's draws of the program's sites, evenly thinned to at most ``num_draws``."""
+    samples = mcmc.get_samples()
+    missing = {"b", "H", "x"} - set(samples)
+    if missing:
+        raise ValueError(f"posterior: expected draws of b, H and x, but {sorted(missing)} weren't collected")
+    available = len(samples["b"])
+    keep = np.linspace(0, available - 1, min(num_draws, available)).round().astype(int)
+    return {name: value[keep] for name, value in samples.items()}
+
+
+def _noise(sites, model: ALPS) -> Float[Array, "draw output"]:
+    if model.learns_noise:
+        return sites["noise_variance"]
+    return jnp.broadcast_to(jnp.asarray(model.noise_variance, sites["H"].dtype), sites["H"].shape[:2])
+
+
+def _check_new(model: ALPS, inputs, new_inputs):
+    if np.size(new_inputs) == 0:
+        return jnp.zeros((0, *inputs.shape[1:]), inputs.dtype)
+    new_inputs, _ = model.check(new_inputs)
+    if new_inputs.shape[1:] != inputs.shape[1:]:
+        raise ValueError(
+            f"new_inputs: expected the columns of inputs, shape (time, *{inputs.shape[1:]}), got {new_inputs.shape}"
+        )
+    return new_inputs
+
+
+def _over_times(function: Callable, draws: Draws, *cells: Float[Array, "new output"]):
+    """``function(loc, variance, *cell)`` at each time, loc and variance being (draw, output)."""
+    num_latents = draws.gated_H.shape[-1]
+
+    def at_time(basis, latent_variance, *cell):
+        columns = jax.nn.one_hot(draws.owner, num_latents, dtype=basis.dtype) * basis[:, None]
+        loc = jnp.einsum("sij,sj->si", draws.gated_H, draws.weights @ columns)
+        variance = draws.gated_H**2 @ latent_variance + draws.noise_variance
+        # A floor for f without noise where nothing is left open: the quantiles divide by the sd.
+        return function(loc, jnp.clip(variance, jnp.finfo(loc.dtype).tiny ** 0.5), *cell)
+
+    if len(draws.basis) == 0:
+        shape = jax.eval_shape(at_time, draws.basis.sum(0), draws.latent_variance.sum(1), *[c.sum(0) for c in cells])
+        return jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape), leaf.dtype), shape)
+    size = max(1, 2_000_000 // (draws.gated_H.shape[0] * draws.gated_H.shape[1]))
+    mapped = partial(jax.lax.map, lambda args: at_time(*args), batch_size=min(size, len(draws.basis)))
+    return jax.jit(mapped)((draws.basis, draws.latent_variance.T, *cells))
+
+
+def _mixture_quantiles(loc, scale, levels) -> Float[Array, "level output"]:
+    """Quantiles of the equal mixture of normals over the first axis, by bisection of its cdf."""
+    low, high = (loc - 10 * scale).min(0), (loc + 10 * scale).max(0)
+
+    def halve(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        below = norm.cdf(middle[:, None], loc, scale).mean(1) < levels[:, None]
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    start = tuple(jnp.broadcast_to(edge, (len(levels), *edge.shape)) for edge in (low, high))
+    low, high = jax.lax.fori_loop(0, 30, halve, start)
+    return 0.5 * (low + high)
