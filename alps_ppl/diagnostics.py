@@ -114,18 +114,20 @@ def worst_convergence(table: pd.DataFrame, engine: str) -> tuple[float, float]:
     return float(rows.r_hat.max()), float(rows.ess.min())
 
 
-def align_signs(posterior: xr.Dataset) -> xr.Dataset:
-    """A posterior whose draws of x_j and H_:j have the sign that agrees best with one reference draw.
+def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) -> xr.Dataset:
+    """A posterior whose draws of x_j and H_:j have the sign in which x_j agrees with ``reference`` (latent, time).
 
-    (x_j, H_:j) and (-x_j, -H_:j) are equally probable, so raw means of H and their R-hat say nothing.
+    (x_j, H_:j) and (-x_j, -H_:j) are equally probable, so raw means of H and their R-hat say nothing. Without a
+    reference, a latent's is its first draw while it is on, with the loading of largest size made positive.
     """
-    x, gate = posterior["x"], posterior["b"]
-    # The reference of a latent is its first draw while it is on, in any chain.
-    stacked = x.stack(sample=("chain", "draw"))
-    first_on = gate.stack(sample=("chain", "draw")).argmax("sample")
-    reference = stacked.isel(sample=first_on).drop_vars(["sample", "chain", "draw"], errors="ignore")
+    x, H = posterior["x"], posterior["H"]
+    if reference is None:
+        draws = posterior[["x", "H", "b"]].stack(sample=("chain", "draw"))
+        first_on = draws.isel(sample=draws["b"].argmax("sample"))
+        largest = first_on["H"].isel(output=np.abs(first_on["H"]).argmax("output"))
+        reference = (first_on["x"] * np.sign(largest)).drop_vars(["sample", "chain", "draw", "output"], errors="ignore")
     sign = xr.where((x * reference).sum("time") < 0, -1.0, 1.0)
-    return posterior.assign(x=(x * sign).transpose(*x.dims), H=(posterior["H"] * sign).transpose(*posterior["H"].dims))
+    return posterior.assign(x=(x * sign).transpose(*x.dims), H=(H * sign).transpose(*H.dims))
 
 
 def _engine_rows(engine: str, tree: xr.DataTree) -> list[dict]:

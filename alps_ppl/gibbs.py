@@ -52,6 +52,12 @@ class ALPSGibbsState(NamedTuple):
 _CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, moments=0, rng_key=0, stats=None)  # type: ignore[arg-type]
 
 
+def _refuse_traced_data(data):
+    """The features and their number come from the data's values, and are constants of the compiled program."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(data)):
+        raise TypeError("ALPSGibbs needs concrete data to choose its features: leave jit_model_args=True out")
+
+
 class ALPSGibbs(MCMCKernel):
     """A Gibbs kernel for :class:`ALPS`, used as any NumPyro kernel::
 
@@ -119,6 +125,7 @@ class ALPSGibbs(MCMCKernel):
 
     def sample(self, state: ALPSGibbsState, model_args, model_kwargs) -> ALPSGibbsState:
         """One sweep over all blocks."""
+        _refuse_traced_data((model_args, model_kwargs))
         if is_prng_key(state.rng_key):
             return self._sweep(state)
         return jax.vmap(self._sweep, (_CHAIN_AXES,), _CHAIN_AXES)(state)
@@ -149,8 +156,7 @@ class ALPSGibbs(MCMCKernel):
             raise ValueError("ALPSGibbs samples the discrete program; leave relaxed=True out")
         if bound.get("y") is None:
             raise ValueError("ALPSGibbs needs data: mcmc.run(rng_key, inputs, y)")
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((bound["inputs"], bound["y"]))):
-            raise TypeError("ALPSGibbs needs concrete data to choose its features: leave jit_model_args=True out")
+        _refuse_traced_data((bound["inputs"], bound["y"]))
         return self.model.check(bound["inputs"], bound["y"])
 
     def _warn_if_imprecise(self, stats: Statistics):

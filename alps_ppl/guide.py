@@ -58,6 +58,18 @@ class StructuredMeanField:
         """rho_j = sigmoid(logit_j) = q(b_j > 1/2), whatever the temperature (E[b_j] does depend on it)."""
         return self.model.gates(jax.nn.sigmoid(params["b_logits"]))
 
+    def sparse_process(self, inputs: Float[Array, "time *column"], params: dict) -> SparseGaussianProcess:
+        """q(x) at ``inputs``, from the guide's parameters."""
+        scale = jnp.exp(params["log_scale"])
+        return SparseGaussianProcess(
+            self.model.covariances,
+            inputs,
+            params["inducing_inputs"],
+            scale[:, None] * params["x_loc"],
+            scale[:, None, None] * params["x_scale_tril"],
+            jitter=self.model.jitter,
+        )
+
     def _sites(self, inputs, y, gate):
         model = self.model
         inputs, y = model.check(inputs, y)
@@ -66,28 +78,26 @@ class StructuredMeanField:
         prior_scale = jnp.asarray(np.sqrt(model.mixing_variance), dtype)
 
         # x and H both at zero would be a saddle point of the ELBO: they start at random, small and broad.
-        numpyro.sample(
-            "x",
-            SparseGaussianProcess(
-                model.covariances,
-                inputs,
-                numpyro.param("inducing_inputs", jnp.asarray(self.inducing_inputs, dtype)),
-                numpyro.param("x_loc", lambda key: 0.3 * jax.random.normal(key, (m, num_inducing), dtype)),
-                numpyro.param(
-                    "x_scale_tril",
-                    jnp.broadcast_to(0.3 * jnp.eye(num_inducing, dtype=dtype), (m, num_inducing, num_inducing)),
-                    constraint=constraints.softplus_lower_cholesky,
-                ),
-                jitter=model.jitter,
+        params = {
+            "inducing_inputs": numpyro.param("inducing_inputs", jnp.asarray(self.inducing_inputs, dtype)),
+            "x_loc": numpyro.param("x_loc", lambda key: 0.3 * jax.random.normal(key, (m, num_inducing), dtype)),
+            "x_scale_tril": numpyro.param(
+                "x_scale_tril",
+                jnp.broadcast_to(0.3 * jnp.eye(num_inducing, dtype=dtype), (m, num_inducing, num_inducing)),
+                constraint=constraints.softplus_lower_cholesky,
             ),
-            infer={"event_dims": ["latent", "time"]},
-        )
+            # The likelihood leaves the scale of (x_j, H_:j) free: c x_j, H_:j / c. The KLs decide it, along a
+            # ravine with steep walls, which an optimiser descends only if the scale is a coordinate of its own.
+            "log_scale": numpyro.param("log_scale", jnp.zeros(m, dtype)),
+        }
+        scale = jnp.exp(params["log_scale"])
+        numpyro.sample("x", self.sparse_process(inputs, params), infer={"event_dims": ["latent", "time"]})
         with numpyro.plate("latent", m):
             numpyro.sample("b", gate(numpyro.param("b_logits", jnp.zeros(m, dtype))))
         with numpyro.plate("output", p):
             H_loc = numpyro.param("H_loc", lambda key: 0.3 * prior_scale * jax.random.normal(key, (p, m), dtype))
             H_scale = numpyro.param("H_scale", 0.3 * prior_scale, constraint=constraints.softplus_positive)
-            numpyro.sample("H", dist.Normal(H_loc, H_scale).to_event(1), infer={"event_dims": ["latent"]})
+            numpyro.sample("H", dist.Normal(H_loc / scale, H_scale / scale).to_event(1), infer={"event_dims": ["latent"]})
             if model.learns_noise:
                 loc = numpyro.param("noise_loc", _half_the_variance(y, p, dtype))
                 scale = numpyro.param("noise_scale", jnp.full(p, 0.3, dtype), constraint=constraints.softplus_positive)

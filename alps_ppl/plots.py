@@ -139,13 +139,19 @@ def plot_mixing(trees: Mapping[str, xr.DataTree], *, axes: np.ndarray | None = N
         height = 0.9 + max(1.1, 0.28 * len(outputs))
         size = (2 * (1.6 + 0.42 * len(latents)) + 1.5, height * len(trees) + 0.4)
         _, axes = plt.subplots(len(trees), 2, figsize=size, squeeze=False, layout="constrained")
-    for (engine, tree), row in zip(trees.items(), axes, strict=True):
-        H = align_signs(tree["posterior"].to_dataset())["H"]
-        mean, variance = H.mean(("chain", "draw")).values, H.var(("chain", "draw")).values
-        largest = np.abs(mean).max()
+    reference, moments = None, {}
+    for engine, tree in trees.items():
+        aligned = align_signs(tree["posterior"].to_dataset(), reference)
+        reference = aligned["x"].mean(("chain", "draw")) if reference is None else reference
+        H = aligned["H"]
+        moments[engine] = H.mean(("chain", "draw")).values, H.var(("chain", "draw")).values
+    # One scale for all engines, so that colours can be compared between rows.
+    largest = max(np.abs(mean).max() for mean, _ in moments.values())
+    broadest = max(variance.max() for _, variance in moments.values())
+    for (engine, (mean, variance)), row in zip(moments.items(), axes, strict=True):
         for ax, values, name, scale in (
             (row[0], mean, "mean", {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}),
-            (row[1], variance, "variance", {"cmap": "viridis", "vmin": 0.0}),
+            (row[1], variance, "variance", {"cmap": "viridis", "vmin": 0.0, "vmax": broadest}),
         ):
             image = ax.imshow(values, aspect="auto", **scale)
             ax.set_xticks(range(len(latents)), latents, rotation=45, ha="right", fontsize=8)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from numpyro.infer import MCMC, Predictive
 
 from alps_ppl.model import ALPS
-from alps_ppl.processes import SparseGaussianProcess, features
+from alps_ppl.processes import features
 from alps_ppl.svi import SVIFit
 
 
@@ -138,15 +138,7 @@ def posterior_draws(
 
 def _svi_draws(fit: SVIFit, model: ALPS, inputs, new_inputs, num_draws: int) -> Draws:
     sites = svi_sites(fit, inputs, num_draws, names=("b", "H", "noise_variance"))
-    q = SparseGaussianProcess(
-        model.covariances,
-        new_inputs,
-        fit.params["inducing_inputs"],
-        fit.params["x_loc"],
-        fit.params["x_scale_tril"],
-        jitter=model.jitter,
-    )
-    mean, variance = jax.jit(q.marginals)()
+    mean, variance = jax.jit(lambda params: fit.guide.sparse_process(new_inputs, params).marginals())(fit.params)
     m = len(model.latents)
     # Each latent is its own single feature, with weight 1 in every draw.
     return Draws(

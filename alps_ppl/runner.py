@@ -47,6 +47,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     click.echo(f"{file}: {data}")
 
     posteriors: dict[str, Any] = {}
+    trees: dict[str, xr.DataTree] = {}
     summary: dict[str, Any] = {"seed": seed, "model_file": file, "versions": versions()}
     keys = dict(zip(("svi", "gibbs"), jax.random.split(jax.random.key(seed)), strict=True))
     for engine in engines:
@@ -59,8 +60,10 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
         except (ValueError, TypeError) as error:
             raise BadInput(str(error)) from error
         summary[engine] = {"seconds": round(time.perf_counter() - start, 2)}
+        # Written at once: what comes after can't lose a fit that took minutes.
+        trees[engine] = to_datatree(posteriors[engine], model, inputs, y)
+        _write_tree(out / f"posterior_{engine}.nc", trees[engine])
 
-    trees = {name: to_datatree(posterior, model, inputs, y) for name, posterior in posteriors.items()}
     table = inclusion_table(trees)
     predictions = {name: predict(p, model, inputs, y, data.inputs) for name, p in posteriors.items()}
     cells = _scored_cells(data, predictions, posteriors, model, inputs, y)
@@ -69,7 +72,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
         cells += _baseline_cells(data, module.baselines(data))
     scores = pd.concat(cells, ignore_index=True)
 
-    _write(out, data, table, predictions, scores, trees, engines)
+    _write(out, data, table, predictions, scores)
     for engine in engines:
         summary[engine] |= _engine_summary(engine, posteriors[engine], table, scores)
     summary["scores"] = _summary_scores(scores)
@@ -179,7 +182,19 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _write(out: Path, data: Data, table, predictions, scores, trees, engines) -> None:
+def _write_tree(path: Path, tree: xr.DataTree) -> None:
+    """As compressed netCDF; draws in single precision, which is far below their Monte Carlo error."""
+    encoding = {}
+    for name, group in tree.children.items():
+        encoding[f"/{name}"] = {
+            variable: {"zlib": True, "complevel": 1}
+            | ({"dtype": "float32"} if "draw" in values.dims and values.dtype.kind == "f" else {})
+            for variable, values in group.data_vars.items()
+        }
+    tree.to_netcdf(path, encoding=encoding, engine="h5netcdf")
+
+
+def _write(out: Path, data: Data, table, predictions, scores) -> None:
     table[["latent", "engine", "probability", "mcse", "prior"]].to_csv(out / "inclusion.csv", index=False)
     frames = [_prediction_frame(data, engine, prediction) for engine, prediction in predictions.items()]
     pd.concat(frames).to_csv(out / "predictions.csv", index=False)
@@ -190,13 +205,6 @@ def _write(out: Path, data: Data, table, predictions, scores, trees, engines) ->
     per_output = in_units.groupby(["engine", "split", "output"], sort=False)[["squared_error", "nlpd"]].mean()
     per_output.insert(0, "rmse", np.sqrt(per_output.pop("squared_error")))
     per_output.reset_index().to_csv(out / "scores.csv", index=False)
-    for engine in engines:
-        tree = trees[engine]
-        encoding = {
-            f"/{name}": {variable: {"zlib": True, "complevel": 3} for variable in group.data_vars}
-            for name, group in tree.children.items()
-        }
-        tree.to_netcdf(out / f"posterior_{engine}.nc", encoding=encoding, engine="h5netcdf")
 
 
 def _prediction_frame(data: Data, engine: str, prediction: xr.Dataset) -> pd.DataFrame:
@@ -240,9 +248,20 @@ def _figures(out: Path, data: Data, table, predictions, trees, posteriors) -> No
         save(plots.plot_training(posteriors["svi"]), "training")
 
 
+def _wide(table: pd.DataFrame) -> pd.DataFrame:
+    """A row per latent: the prior, each engine's probability, and the sampler's diagnostics."""
+    latents = list(dict.fromkeys(table.latent))
+    wide = table.pivot(index="latent", columns="engine", values="probability").loc[latents]
+    wide.insert(0, "prior", table.drop_duplicates("latent").set_index("latent").prior)
+    sampled = table[table.mcse.notna()].set_index("latent")
+    if len(sampled):
+        wide = wide.join(sampled[["mcse", "r_hat"]]).join(sampled.ess.round())
+    return wide.rename_axis(index=None, columns=None)
+
+
 def _report(out: Path, table: pd.DataFrame, summary: dict, engines: list[str]) -> None:
-    click.echo("\nWhich processes are there? P(gate on), by engine:")
-    click.echo(table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3f}"))
+    click.echo("\nWhich processes are there? The probability that each gate is on:")
+    click.echo(_wide(table).to_string(na_rep="", float_format=lambda value: f"{value:.3f}"))
     for split, by_engine in summary["scores"].items():
         click.echo(f"\n{split} cells, in training sds:")
         click.echo(pd.DataFrame(by_engine).T.to_string(float_format=lambda value: f"{value:.3f}"))

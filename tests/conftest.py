@@ -1,0 +1,63 @@
+"""64-bit for all tests (float32 has tests of its own, in a subprocess), one BLAS thread, one compilation cache."""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import json
+
+import jax
+import numpy as np
+import numpyro
+import pytest
+from tinygp import kernels
+
+import alps_ppl as alps
+
+numpyro.enable_x64()
+
+ORACLES = Path(__file__).parent / "oracles"
+
+
+@pytest.fixture(scope="session")
+def oracle():
+    return lambda name: json.loads((ORACLES / f"oracle_{name}.json").read_text())
+
+
+def periodic(period, lengthscale=1.0):
+    """exp(-2 sin^2(pi d / period) / lengthscale^2), as the oracles write it."""
+    return kernels.ExpSineSquared(scale=period, gamma=2.0 / lengthscale**2)
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(20261128)
+
+
+@pytest.fixture
+def rough_model():
+    """Three full-rank latents of low condition number, two outputs, no jitter: exact in weight space."""
+    covariances = {"a": kernels.Exp(scale=0.7), "b": kernels.Exp(scale=3.0), "c": kernels.Matern32(scale=0.5)}
+    return alps.ALPS(
+        covariances,
+        ["u", "v"],
+        inclusion_prob=[0.3, 0.5, 0.8],
+        mixing_variance=[[1.0, 0.5, 2.0], [0.7, 1.5, 0.3]],
+        noise_variance=numpyro.distributions.InverseGamma(3.0, 0.4),
+        jitter=0.0,
+    )
+
+
+@pytest.fixture
+def rough_data():
+    """Nine uneven times; scattered missing cells and one row of them."""
+    rng = np.random.default_rng(3)
+    t = np.sort(rng.uniform(0, 6, 9))
+    y = rng.normal(size=(9, 2))
+    y[2, 0] = y[5, 1] = np.nan
+    y[7] = np.nan
+    return t, y

@@ -1,0 +1,103 @@
+"""Slow, obviously right versions of the package's numerics: loops, enumerations, the dense joint.
+
+Nothing here uses the package but the covariances that a model holds, evaluated pair by pair.
+"""
+
+import itertools
+
+import numpy as np
+from scipy import stats
+
+
+def gram(covariance, t1, t2):
+    """K[a, b] = k(t1[a], t2[b]), one pair at a time."""
+    return np.array([[float(covariance.evaluate(np.asarray(a), np.asarray(b))) for b in t2] for a in t1])
+
+
+def f_covariance(covariances, H, b, t1, t2):
+    """Cov[f_i(t), f_k(t')] as (time * output, time * output), outputs fastest, by the definition."""
+    H, b = np.asarray(H, float), np.asarray(b, float)
+    total = 0.0
+    for j, covariance in enumerate(covariances):
+        h = H[:, j] * b[j]
+        total = total + np.kron(gram(covariance, t1, t2), np.outer(h, h))
+    return total
+
+
+def observed_cells(y):
+    return np.flatnonzero(~np.isnan(np.asarray(y)).ravel())
+
+
+def log_evidence(covariances, H, b, noise_variance, t, y):
+    """Log p(Y | H, b, sigma^2): the dense joint normal of all observed cells."""
+    y = np.asarray(y, float)
+    seen = observed_cells(y)
+    K = f_covariance(covariances, H, b, t, t) + np.diag(np.tile(noise_variance, len(t)))
+    return stats.multivariate_normal(cov=K[np.ix_(seen, seen)]).logpdf(y.ravel()[seen])
+
+
+def condition(covariances, H, b, noise_variance, t, y, t_new):
+    """Mean and variance of f at new times, (time, output) each, given H and b: dense Gaussian conditioning."""
+    y = np.asarray(y, float)
+    seen = observed_cells(y)
+    noise = np.diag(np.tile(noise_variance, len(t)))
+    K = (f_covariance(covariances, H, b, t, t) + noise)[np.ix_(seen, seen)]
+    cross = f_covariance(covariances, H, b, t_new, t)[:, seen]
+    mean = cross @ np.linalg.solve(K, y.ravel()[seen])
+    covariance = f_covariance(covariances, H, b, t_new, t_new) - cross @ np.linalg.solve(K, cross.T)
+    shape = (len(t_new), np.shape(H)[0])
+    return mean.reshape(shape), np.diag(covariance).reshape(shape)
+
+
+def gate_posterior(covariances, H, noise_variance, inclusion_prob, t, y):
+    """P(b | Y, H) for all 2^m gate vectors, and E[b_j | Y, H]."""
+    vectors = list(itertools.product((0, 1), repeat=len(covariances)))
+    logs = np.array(
+        [
+            log_evidence(covariances, H, b, noise_variance, t, y)
+            + sum(np.log(p if on else 1 - p) for on, p in zip(b, inclusion_prob, strict=True))
+            for b in vectors
+        ]
+    )
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    return dict(zip(vectors, weights, strict=True)), weights @ np.array(vectors)
+
+
+def log_joint(covariances, t, y, *, x, b, H, noise_variance, inclusion_prob, mixing_variance, noise_prior=None):
+    """Log p(Y, x, b, H, sigma^2), term by term, in loops."""
+    total = 0.0
+    for j, covariance in enumerate(covariances):
+        total += stats.multivariate_normal(cov=gram(covariance, t, t)).logpdf(x[j])
+        total += np.log(inclusion_prob[j] if b[j] else 1 - inclusion_prob[j])
+    for i in range(len(H)):
+        for j in range(len(b)):
+            total += stats.norm(0, np.sqrt(mixing_variance[i][j])).logpdf(H[i][j])
+        if noise_prior is not None:
+            total += stats.invgamma(noise_prior[0], scale=noise_prior[1]).logpdf(noise_variance[i])
+        for n in range(len(t)):
+            if not np.isnan(y[n][i]):
+                f = sum(H[i][j] * b[j] * x[j][n] for j in range(len(b)))
+                total += stats.norm(f, np.sqrt(noise_variance[i])).logpdf(y[n][i])
+    return total
+
+
+def sparse_marginals(covariance, t, z, m, S, jitter):
+    """The paper's App. B.2 for one latent, with K_zz inverted: A m and diag(K~ + A S A^T)."""
+    K_zz = gram(covariance, z, z)
+    K_zz = K_zz + jitter * np.trace(K_zz) / len(z) * np.eye(len(z))
+    K_cz = gram(covariance, t, z)
+    A = K_cz @ np.linalg.inv(K_zz)
+    full = gram(covariance, t, t) - A @ K_cz.T + A @ S @ A.T
+    return A @ m, np.diag(full)
+
+
+def gaussian_kl(m, S, K):
+    """KL[N(m, S) || N(0, K)], as printed in App. B.4."""
+    return 0.5 * (
+        np.trace(np.linalg.solve(K, S))
+        + m @ np.linalg.solve(K, m)
+        - len(m)
+        + np.linalg.slogdet(K)[1]
+        - np.linalg.slogdet(S)[1]
+    )

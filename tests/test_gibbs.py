@@ -1,0 +1,302 @@
+"""The sampler against exact posteriors, and as a NumPyro kernel."""
+
+import pickle
+import warnings
+
+import arviz_stats.base
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import reference
+from conftest import periodic
+from numpyro.infer import MCMC
+from tinygp import kernels
+
+import alps_ppl as alps
+from alps_ppl.processes import features
+
+array_stats = arviz_stats.base.array_stats
+
+
+def run(model, t, y, *, key, num_samples, blocks="collapsed", num_warmup=300, num_chains=4, **settings):
+    mcmc = MCMC(
+        alps.ALPSGibbs(model, blocks=blocks),
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+        **settings,
+    )
+    mcmc.run(key, t, y)
+    return mcmc
+
+
+def within(draws, exact, z=4.0):
+    """Whether the mean of draws (chain, draw) is within z Monte Carlo standard errors of the exact value.
+
+    Draws of a gate that is nearly certain may all be equal and have no estimated error: theirs is that of
+    the exact probability at an ESS of a fiftieth of the draws.
+    """
+    draws = np.asarray(draws, float)
+    mcse = array_stats.mcse(draws, chain_axis=0, draw_axis=1) if np.ptp(draws) > 0 else 0.0
+    if set(np.unique(draws)) <= {0.0, 1.0}:
+        mcse = max(mcse, np.sqrt(exact * (1 - exact) / (draws.size / 50)))
+    return abs(draws.mean() - exact) <= z * mcse
+
+
+@pytest.mark.parametrize(("blocks", "num_samples"), [("collapsed", 8_000), ("paper", 25_000)])
+def test_exact_gate_posterior(blocks, num_samples, oracle, key):
+    """Gates within 4 MCSE of the oracle's (H integrated by quadrature), and its posterior mean of f."""
+    o = oracle("alps_exact")
+    model = alps.ALPS(
+        {"rbf": kernels.ExpSquared(scale=0.8), "periodic": periodic(1.3)},
+        inclusion_prob=o["theta"],
+        mixing_variance=o["H_prior_var"],
+        noise_variance=o["noise_var"],
+    )
+    mcmc = run(model, o["t"], o["y"], key=key, num_samples=num_samples, blocks=blocks)
+    samples = mcmc.get_samples(group_by_chain=True)
+    gate_prob = mcmc.get_extra_fields(group_by_chain=True)["gate_prob"]
+    for j in range(2):
+        assert within(samples["b"][..., j], o["E_b"][j])
+        assert within(gate_prob[..., j], o["E_b"][j])
+    f = jnp.einsum("cdj,cdj,cdjt->cdt", samples["b"], samples["H"][:, :, 0], samples["x"])
+    for n, exact in enumerate(o["posterior_mean_f_at_t"]):
+        assert within(f[..., n], exact, z=5)
+    pairs = 2 * np.asarray(samples["b"][..., 0]) + np.asarray(samples["b"][..., 1])
+    for code, name in enumerate(["b00", "b01", "b10", "b11"]):
+        if o["posterior"][name] > 1e-3:
+            assert within(pairs == code, o["posterior"][name])
+
+
+def test_enumeration_with_H_nearly_held(key):
+    """All 2^3 gate vectors by the dense evidence, with missing cells: H is pinned by a tiny prior around zero mean.
+
+    A zero-mean H can't be held, so it is compared by importance: the gates' conditional probabilities given each
+    sampled H, enumerated, must average to the sampled gates' (a martingale identity of the posterior).
+    """
+    rng = np.random.default_rng(11)
+    t = np.linspace(0, 5, 8)
+    covariances = {"a": kernels.Exp(scale=1.0), "b": kernels.ExpSquared(scale=1.5), "c": alps.linear_periodic(2.0)}
+    y = np.stack([np.sin(np.pi * t), np.cos(np.pi * t)], 1) + 0.3 * rng.normal(size=(8, 2))
+    y[1, 0] = y[4, 1] = y[6, 1] = np.nan
+    prob = [0.4, 0.5, 0.3]
+    model = alps.ALPS(covariances, 2, inclusion_prob=prob, noise_variance=[0.2, 0.3])
+    samples = run(model, t, y, key=key, num_samples=4_000).get_samples(group_by_chain=True)
+    inputs, values = model.check(t, y)
+    from alps_ppl.conditionals import log_evidence, statistics
+
+    stats = statistics(features(model.covariances, inputs, names=model.latents), values)
+    vectors = np.array(list(np.ndindex(2, 2, 2)), float)
+    noise, log_prior = (
+        jnp.asarray(model.noise_variance),
+        vectors @ np.log(prob) + (1 - vectors) @ np.log1p(-np.array(prob)),
+    )
+    H = samples["H"][0, 0]
+    fast = [float(log_evidence(stats, H, jnp.asarray(b), noise)) for b in vectors]
+    slow = [reference.log_evidence(model.covariances, H, b, model.noise_variance, t, y) for b in vectors]
+    np.testing.assert_allclose(fast, slow, atol=1e-6)
+
+    def conditional(H):
+        logs = jax.vmap(lambda b: log_evidence(stats, H, b, noise))(jnp.asarray(vectors)) + log_prior
+        return jax.nn.softmax(logs) @ vectors
+
+    expected = jax.lax.map(conditional, samples["H"].reshape(-1, 2, 3), batch_size=500).reshape(4, -1, 3)
+    for j in range(3):
+        assert within(np.asarray(samples["b"][..., j]) - np.asarray(expected[..., j]), 0.0)
+
+
+def test_learnt_noise_on_data_of_known_noise(key):
+    """A constant latent known to be on, and its noise: the posterior mean of sigma^2 by quadrature over f."""
+    y = np.array([0.3, -0.4, 0.9, 0.1, -0.2, 0.5, 0.0, 0.4])
+    t = np.arange(8.0)
+    prior = (3.0, 1.0)
+    model = alps.ALPS({"x": kernels.Exp(scale=1.0)}, inclusion_prob=0.0, noise_variance=dist.InverseGamma(*prior))
+    noise = run(model, t, y, key=key, num_samples=4_000).get_samples(group_by_chain=True)["noise_variance"][..., 0]
+    # The gate never opens: the exact posterior is InverseGamma(a + n/2, b + y'y/2).
+    assert within(noise, (prior[1] + 0.5 * y @ y) / (prior[0] + 4 - 1))
+
+
+def test_paper_printed_gate_is_wrong(oracle):
+    """The printed gate formula gives E[b] = (.083, .097) where (.155, 1.000) is exact: our oracle catches it."""
+    o = oracle("alps_exact")
+    assert abs(o["E_b"][1] - 0.097) > 0.5
+
+
+def test_draws_at_never_and_always(key):
+    t = np.arange(12.0)
+    model = alps.ALPS(
+        {"never": alps.linear_periodic(5.0), "always": alps.linear_periodic(3.0), "maybe": alps.linear_periodic(4.0)},
+        inclusion_prob=[0.0, 1.0, 1e-8],
+        noise_variance=0.5,
+    )
+    y = np.sin(2 * np.pi * t / 5.0)
+    for blocks in ("collapsed", "paper"):
+        samples = run(model, t, y, key=key, num_samples=200, blocks=blocks, num_warmup=10).get_samples()
+        b = np.asarray(samples["b"])
+        assert (b[:, 0] == 0).all()
+        assert (b[:, 1] == 1).all()
+        assert all(np.isfinite(value).all() for value in samples.values())
+
+
+@pytest.fixture
+def small():
+    t = np.arange(20.0)
+    rng = np.random.default_rng(1)
+    y = np.stack([np.sin(2 * np.pi * t / 7), np.cos(2 * np.pi * t / 7)], 1) + 0.3 * rng.normal(size=(20, 2))
+    y[3, 1] = np.nan
+    covariances = {"T=7": alps.linear_periodic(7.0), "T=5": alps.linear_periodic(5.0)}
+    return alps.ALPS(covariances, 2, noise_variance=dist.InverseGamma(2.0, 0.2)), jnp.asarray(t), jnp.asarray(y)
+
+
+@pytest.mark.parametrize("chain_method", ["sequential", "parallel", "vectorized", jax.vmap])
+@pytest.mark.parametrize("progress_bar", [False, True])
+def test_chain_methods_fields_thinning(small, key, chain_method, progress_bar, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    model, t, y = small
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # one device: "parallel" falls back; vmap has no bar
+        mcmc = MCMC(
+            alps.ALPSGibbs(model),
+            num_warmup=5,
+            num_samples=10,
+            num_chains=2,
+            thinning=2,
+            chain_method=chain_method,
+            progress_bar=progress_bar,
+        )
+        mcmc.run(key, t, y, extra_fields=("z.H",))
+    samples = mcmc.get_samples(group_by_chain=True)
+    assert {name: value.shape for name, value in samples.items()} == {
+        "b": (2, 5, 2),
+        "H": (2, 5, 2, 2),
+        "x": (2, 5, 2, 20),
+        "noise_variance": (2, 5, 2),
+    }
+    assert samples["b"].dtype == jnp.int32
+    extra = mcmc.get_extra_fields(group_by_chain=True)
+    assert extra["gate_prob"].shape == (2, 5, 2)
+    np.testing.assert_array_equal(extra["z.H"], samples["H"])
+    assert np.isfinite(extra["potential_energy"]).all()
+    assert not np.array_equal(samples["H"][0], samples["H"][1])
+
+
+def test_post_warmup_state_continues(small, key):
+    model, t, y = small
+    mcmc = MCMC(alps.ALPSGibbs(model), num_warmup=5, num_samples=10, num_chains=2, chain_method="vectorized")
+    mcmc.warmup(key, t, y)
+    mcmc.run(jax.random.key(1), t, y)
+    last = mcmc.last_state
+    mcmc.post_warmup_state = last
+    mcmc.run(mcmc.post_warmup_state.rng_key, t, y)
+    assert mcmc.get_samples()["b"].shape == (20, 2)
+    # Continuing is sampling from the last state: one sweep of it by hand is the first new draw.
+    by_hand = mcmc.sampler.sample(last, (t, y), {})
+    np.testing.assert_allclose(mcmc.get_samples(group_by_chain=True)["H"][:, 0], by_hand.z["H"], rtol=1e-12)
+
+
+def test_potential_energy_is_the_programs(rough_model, rough_data, key):
+    """Up to a constant: weights for latents change the density by the determinant of Phi only."""
+    from numpyro.infer.util import log_density
+
+    mcmc = run(rough_model, *rough_data, key=key, num_samples=6, num_warmup=3, num_chains=2)
+    samples = mcmc.get_samples()
+    energy = np.asarray(mcmc.get_extra_fields()["potential_energy"])
+    joint = [
+        float(log_density(rough_model, rough_data, {}, {name: value[k] for name, value in samples.items()})[0])
+        for k in range(len(energy))
+    ]
+    np.testing.assert_allclose(np.ptp(joint + energy), 0.0, atol=1e-8)
+
+
+def test_start_from_given_sites(small, key):
+    model, t, y = small
+    kernel = alps.ALPSGibbs(model)
+    x = jnp.stack([jnp.sin(2 * jnp.pi * t / 7), jnp.cos(2 * jnp.pi * t / 5)])
+    start = {"b": jnp.array([1.0, 0.0]), "x": x, "noise_variance": jnp.array([0.3, 0.4])}
+    state = kernel.init(key, 0, start, (t, y), {})
+    sites = kernel.postprocess_fn((t, y), {})(state.z)
+    np.testing.assert_array_equal(sites["b"], [1, 0])
+    np.testing.assert_allclose(sites["x"], x, atol=1e-8)
+    np.testing.assert_allclose(sites["noise_variance"], [0.3, 0.4])
+    with pytest.raises(ValueError, match="expected some of b, H, x, noise_variance, got .'c'."):
+        kernel.init(key, 0, {"c": jnp.ones(2)}, (t, y), {})
+
+
+def test_pickle(small):
+    kernel = pickle.loads(pickle.dumps(alps.ALPSGibbs(small[0], blocks="paper")))
+    assert kernel.blocks == "paper"
+
+
+def test_keyword_data_and_lists(small, key):
+    model, t, y = small
+    mcmc = MCMC(alps.ALPSGibbs(model), num_warmup=1, num_samples=2, progress_bar=False)
+    mcmc.run(key, np.asarray(t).tolist(), y=np.asarray(y).tolist())
+    assert mcmc.get_samples()["b"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 1)])
+def test_tiny_and_constant_data(shape, key):
+    """N = 1 or 2, a constant output, an output with a single observed cell, one with none."""
+    n, p = shape
+    y = np.ones((n, p))
+    if p == 3:
+        y = np.ones((5, 3))
+        y[1:, 1] = np.nan
+        y[:, 2] = np.nan
+        n = 5
+    model = alps.ALPS(
+        {"a": kernels.Exp(scale=1.0), "b": kernels.Constant(1.0), "c": alps.linear_periodic(3.0)},
+        p,
+        noise_variance=dist.InverseGamma(2.0, 0.2),
+    )
+    samples = run(model, np.arange(n) * 1.0, y, key=key, num_samples=50, num_warmup=10).get_samples()
+    assert all(np.isfinite(value).all() for value in samples.values())
+
+
+def test_all_missing_output_keeps_its_prior(key):
+    """H of an output without a cell is a prior draw: mean 0, variance s."""
+    t = np.arange(10.0)
+    y = np.stack([np.sin(t), np.full(10, np.nan)], 1)
+    model = alps.ALPS({"x": kernels.ExpSquared(scale=1.0)}, 2, mixing_variance=[1.0, 4.0], noise_variance=0.1)
+    H = run(model, t, y, key=key, num_samples=4_000).get_samples(group_by_chain=True)["H"][:, :, 1, 0]
+    assert within(H, 0.0)
+    assert within(H**2, 4.0)
+
+
+def test_errors(small, key):
+    model, t, y = small
+    with pytest.raises(ValueError, match="blocks: expected one of"):
+        alps.ALPSGibbs(model, blocks="fast")
+    with pytest.raises(TypeError, match="expected an alps_ppl.ALPS, got function"):
+        alps.ALPSGibbs(lambda: None)
+    with pytest.raises(ValueError, match="needs an InverseGamma prior"):
+        alps.ALPSGibbs(alps.ALPS({"x": kernels.Exp(scale=1.0)}, noise_variance=dist.HalfNormal(1.0)))
+    kernel = alps.ALPSGibbs(model)
+    with pytest.raises(ValueError, match="needs data"):
+        kernel.init(key, 0, None, (t,), {})
+    with pytest.raises(ValueError, match="discrete program"):
+        kernel.init(key, 0, None, (t, y), {"relaxed": True})
+    with pytest.raises(ValueError, match=r"latent 'rough': .*more than max_rank = 5 features on 20 inputs.*left over"):
+        rough = alps.ALPS({"rough": kernels.Exp(scale=1.0)}, 2, noise_variance=0.1)
+        alps.ALPSGibbs(rough, max_rank=5).init(key, 0, None, (t, y), {})
+    with pytest.raises(TypeError, match="leave jit_model_args=True out"):
+        MCMC(kernel, num_warmup=1, num_samples=1, jit_model_args=True, progress_bar=False).run(key, t, y)
+
+
+def test_float32_warns_of_noise_it_cannot_resolve(key):
+    with jax.enable_x64(False):
+        model = alps.ALPS({"x": alps.linear_periodic(3.0)}, noise_variance=1e-9)
+        t = np.arange(10, dtype=np.float32)
+        with pytest.warns(UserWarning, match="numpyro.enable_x64"):
+            alps.ALPSGibbs(model).init(jax.random.PRNGKey(0), 0, None, (t, np.cos(t)), {})
+
+
+def test_float32_warns_of_inputs_it_rounds():
+    with jax.enable_x64(False):
+        model = alps.ALPS({"x": alps.linear_periodic(3.0)}, noise_variance=0.1)
+        with pytest.warns(UserWarning, match="subtract the first time"):
+            model.check(1.6e9 + np.arange(10.0), np.zeros(10))
