@@ -69,12 +69,12 @@ class Data:
     @property
     def train(self) -> Bool[np.ndarray, "time output"]:
         """The observed cells that the fit sees."""
-        return (self.split == "train") & ~np.isnan(self.y)
+        return np.asarray((self.split == "train") & ~np.isnan(self.y))
 
     @property
     def train_rows(self) -> Bool[np.ndarray, " time"]:
         """The rows with at least one training cell."""
-        rows = self.train.any(1)
+        rows = np.asarray(self.train.any(axis=1))
         if not rows.any():
             raise ValueError("y: no cell is observed outside the held-out splits; nothing to fit")
         return rows
@@ -127,9 +127,9 @@ def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, str]:
     values = np.asarray(inputs)
     if values.size and values.dtype.kind in "OUT":  # dates as text or as Python objects
         try:
-            values = np.asarray(pd.to_datetime(values.reshape(-1))).reshape(values.shape)
+            values = np.asarray(pd.to_datetime(values.reshape(-1), format="ISO8601")).reshape(values.shape)
         except (TypeError, ValueError):
-            raise TypeError(f"inputs: expected numbers or dates, got {values.flat[0]!r}") from None
+            raise TypeError(f"inputs: expected numbers or ISO 8601 dates, got {str(values.flat[0])!r}") from None
     if values.dtype.kind == "M":
         first = values.min()
         hours = (values - first) / np.timedelta64(1, "h")

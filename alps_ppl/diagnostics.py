@@ -41,7 +41,9 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
         engine = "svi"
         sites = svi_sites(posterior, inputs, num_draws, names=("x", "b", "H", "noise_variance"))
         sites = {name: value[None] for name, value in sites.items()}
-        stats = {"gate_prob": np.broadcast_to(posterior.inclusion_prob, (1, num_draws, len(model.latents)))}
+        stats: dict[str, Any] = {
+            "gate_prob": np.broadcast_to(posterior.inclusion_prob, (1, num_draws, len(model.latents)))
+        }
     else:
         engine = "gibbs"
         sites = dict(posterior.get_samples(group_by_chain=True))
@@ -114,6 +116,13 @@ def worst_convergence(table: pd.DataFrame, engine: str) -> tuple[float, float]:
     return float(rows.r_hat.max()), float(rows.ess.min())
 
 
+def log_joint_r_hat(tree: xr.DataTree) -> float:
+    """R-hat of the log joint density: far above 1 where chains sit in modes of their own, gates alike or not."""
+    from arviz_stats.base import array_stats
+
+    return float(array_stats.rhat(tree["sample_stats"].to_dataset()["lp"].values, chain_axis=0, draw_axis=1))
+
+
 def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) -> xr.Dataset:
     """A posterior whose draws of x_j and H_:j have the sign in which x_j agrees with ``reference`` (latent, time).
 
@@ -123,26 +132,26 @@ def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) ->
     x, H = posterior["x"], posterior["H"]
     if reference is None:
         draws = posterior[["x", "H", "b"]].stack(sample=("chain", "draw"))
-        first_on = draws.isel(sample=draws["b"].argmax("sample"))
-        largest = first_on["H"].isel(output=np.abs(first_on["H"]).argmax("output"))
+        first_on = draws.isel(sample=draws["b"].argmax(dim="sample"))
+        largest = first_on["H"].isel(output=abs(first_on["H"]).argmax(dim="output"))
         reference = (first_on["x"] * np.sign(largest)).drop_vars(["sample", "chain", "draw", "output"], errors="ignore")
     sign = xr.where((x * reference).sum("time") < 0, -1.0, 1.0)
     return posterior.assign(x=(x * sign).transpose(*x.dims), H=(H * sign).transpose(*H.dims))
 
 
 def _engine_rows(engine: str, tree: xr.DataTree) -> list[dict]:
-    gates = tree["posterior"]["b"]
-    names = [str(name) for name in gates["latent"].values]
-    prior = tree["constant_data"]["prior_inclusion_prob"].values
-    stats = tree["sample_stats"] if "sample_stats" in tree.children else {}
-    probs = stats["gate_prob"].values if "gate_prob" in stats else gates.values.astype(float)
+    posterior, constant = tree["posterior"].to_dataset(), tree["constant_data"].to_dataset()
+    names = [str(name) for name in posterior["latent"].values]
+    gates = posterior["b"].transpose("chain", "draw", "latent").values
+    prior, group = constant["prior_inclusion_prob"].values, constant["covariance_group"].values
+    stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else xr.Dataset()
+    probs = stats["gate_prob"].values if "gate_prob" in stats else gates.astype(float)
     exact = tree.attrs.get("engine") == "svi"
-    rows = [_row(name, engine, probs[..., j], gates.values[..., j], prior[j], exact) for j, name in enumerate(names)]
-    group = tree["constant_data"]["covariance_group"].values
+    rows = [_row(name, engine, probs[..., j], gates[..., j], prior[j], exact) for j, name in enumerate(names)]
     for number in np.unique(group):
         members = np.flatnonzero(group == number)
         if len(members) > 1:
-            any_on = gates.values[..., members].max(-1)
+            any_on = gates[..., members].max(-1)
             none_on = 1 - probs[0, 0, members]
             probability = np.broadcast_to(1 - none_on.prod(), any_on.shape) if exact else any_on.astype(float)
             label = " or ".join(names[j] for j in members)

@@ -97,7 +97,9 @@ class StructuredMeanField:
         with numpyro.plate("output", p):
             H_loc = numpyro.param("H_loc", lambda key: 0.3 * prior_scale * jax.random.normal(key, (p, m), dtype))
             H_scale = numpyro.param("H_scale", 0.3 * prior_scale, constraint=constraints.softplus_positive)
-            numpyro.sample("H", dist.Normal(H_loc / scale, H_scale / scale).to_event(1), infer={"event_dims": ["latent"]})
+            numpyro.sample(
+                "H", dist.Normal(H_loc / scale, H_scale / scale).to_event(1), infer={"event_dims": ["latent"]}
+            )
             if model.learns_noise:
                 loc = numpyro.param("noise_loc", _half_the_variance(y, p, dtype))
                 scale = numpyro.param("noise_scale", jnp.full(p, 0.3, dtype), constraint=constraints.softplus_positive)

@@ -1,6 +1,7 @@
 """The paper's figures, as functions that return matplotlib axes. An engine has one colour everywhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -31,7 +32,7 @@ def plot_reconstruction(
     held_out: np.ndarray | None = None,
     input_label: str = "t",
     units: Mapping[str, str] | None = None,
-    axes: Sequence[Axes] | None = None,
+    axes: Any = None,
 ) -> np.ndarray:
     """Every output with each engine's mean and band: the paper's Figure 1 and 2b.
 
@@ -53,7 +54,7 @@ def plot_reconstruction(
         for spare in axes[len(outputs) :]:
             spare.set_visible(False)
     axes = np.atleast_1d(np.asarray(axes, dtype=object))
-    size = 9 if len(time) <= 300 else 2
+    marker_size = 9 if len(time) <= 300 else 2
     for i, (output, ax) in enumerate(zip(outputs, axes[: len(outputs)], strict=True)):
         for place, (engine, prediction) in enumerate(predictions.items()):
             band = prediction.isel(output=i, time=order)
@@ -62,15 +63,22 @@ def plot_reconstruction(
             ax.fill_between(time[order], band["lower"], band["upper"], color=colour, alpha=0.18, linewidth=0)
             ax.plot(time[order], band["mean"], color=colour, linewidth=1.3, ls=["-", "--"][place % 2], label=label)
         seen = ~held_out[:, i]
-        ax.scatter(time[seen], y[seen, i], s=size, color=OBSERVED, zorder=3, linewidths=0, label="observed")
+        ax.scatter(time[seen], y[seen, i], s=marker_size, color=OBSERVED, zorder=3, linewidths=0, label="observed")
         if held_out.any():
             ax.scatter(
-                time[~seen], y[~seen, i], s=size, color=HELD_OUT, zorder=3, linewidths=0, label="held out from the fit"
+                time[~seen],
+                y[~seen, i],
+                s=marker_size,
+                color=HELD_OUT,
+                zorder=3,
+                linewidths=0,
+                label="held out from the fit",
             )
         unit = (units or {}).get(output)
         ax.set_title(f"{output} [{unit}]" if unit else output, fontsize=10, loc="left")
         ax.margins(x=0.01)
-    num_columns = axes[0].get_gridspec().ncols if axes[0].get_gridspec() else 1
+    grid_spec = axes[0].get_gridspec()
+    num_columns = grid_spec.ncols if grid_spec else 1
     for ax in axes[max(0, len(outputs) - num_columns) : len(outputs)]:
         ax.set_xlabel(input_label)
         ax.tick_params(labelbottom=True)
@@ -111,7 +119,7 @@ def plot_inclusion(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_training(fit: SVIFit, *, axes: Sequence[Axes] | None = None) -> np.ndarray:
+def plot_training(fit: SVIFit, *, axes: Any = None) -> np.ndarray:
     """The relaxed model's ELBO and the temperature over the steps (the temperature: the paper's Figure 5)."""
     if axes is None:
         _, axes = plt.subplots(2, 1, figsize=(7, 4.6), sharex=True, layout="constrained", height_ratios=(2, 1))
@@ -131,10 +139,10 @@ def plot_training(fit: SVIFit, *, axes: Sequence[Axes] | None = None) -> np.ndar
     return axes
 
 
-def plot_mixing(trees: Mapping[str, xr.DataTree], *, axes: np.ndarray | None = None) -> np.ndarray:
+def plot_mixing(trees: Mapping[str, xr.DataTree], *, axes: Any = None) -> np.ndarray:
     """Mean and variance of the mixing matrix H, a row per engine, signs aligned: the paper's Figures 3a and 3b."""
     first = next(iter(trees.values()))["posterior"]
-    outputs, latents = (first[dim].values.astype(str) for dim in ("output", "latent"))
+    outputs, latents = (np.asarray(first[dim]).astype(str) for dim in ("output", "latent"))
     if axes is None:
         height = 0.9 + max(1.1, 0.28 * len(outputs))
         size = (2 * (1.6 + 0.42 * len(latents)) + 1.5, height * len(trees) + 0.4)

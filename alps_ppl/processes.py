@@ -97,7 +97,6 @@ class SparseGaussianProcess(dist.Distribution):
     """
 
     support = constraints.independent(constraints.real, 2)
-    reparametrized_params = ["inducing_inputs", "loc", "scale_tril"]
     pytree_data_fields = ("covariances", "inputs", "inducing_inputs", "loc", "scale_tril", "jitter")
 
     def __init__(
@@ -224,7 +223,7 @@ def pivoted_cholesky(
             raise ValueError(
                 f"latent {name!r}: its covariance needs more than max_rank = {max_rank} features on "
                 f"{len(residual)} inputs (largest variance left over {residual.max():.2g}, allowed {threshold:.2g}). "
-                "Use a smoother covariance or fewer inputs, or raise max_rank (a sweep costs the cube of the ranks' sum)"
+                "Use a smoother covariance or fewer inputs, or raise max_rank (a sweep costs the ranks' sum cubed)"
             )
         if rank == phi.shape[1]:
             phi = np.concatenate([phi, np.zeros_like(phi)], 1)

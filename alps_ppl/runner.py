@@ -3,7 +3,6 @@
 import inspect
 import json
 import platform
-import sys
 import time
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +19,7 @@ from scipy.stats import norm
 
 from alps_ppl.cli import BadInput
 from alps_ppl.data import Data
-from alps_ppl.diagnostics import inclusion_table, to_datatree, worst_convergence
+from alps_ppl.diagnostics import inclusion_table, log_joint_r_hat, to_datatree, worst_convergence
 from alps_ppl.gibbs import ALPSGibbs
 from alps_ppl.model import ALPS
 from alps_ppl.prediction import log_predictive_density, predict
@@ -74,7 +73,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
 
     _write(out, data, table, predictions, scores)
     for engine in engines:
-        summary[engine] |= _engine_summary(engine, posteriors[engine], table, scores)
+        summary[engine] |= _engine_summary(engine, posteriors[engine], trees[engine], table, scores)
     summary["scores"] = _summary_scores(scores)
     (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2) + "\n")
     _figures(out, data, table, predictions, trees, posteriors)
@@ -167,12 +166,12 @@ def _summary_scores(scores: pd.DataFrame) -> dict:
     }
 
 
-def _engine_summary(engine: str, posterior: Any, table: pd.DataFrame, scores: pd.DataFrame) -> dict:
+def _engine_summary(engine: str, posterior: Any, tree: xr.DataTree, table: pd.DataFrame, scores: pd.DataFrame) -> dict:
     test = _summary_scores(scores).get("test", {}).get(engine, {"rmse": None, "nlpd": None})
     if engine == "svi":
         return {"elbo": posterior.elbo, **test}
     max_rhat, min_ess = worst_convergence(table, engine)
-    return {"max_rhat": max_rhat, "min_ess": min_ess, **test}
+    return {"max_rhat": max_rhat, "min_ess": min_ess, "lp_rhat": log_joint_r_hat(tree), **test}
 
 
 def _plain(value: Any) -> Any:
@@ -274,4 +273,11 @@ def _report(out: Path, table: pd.DataFrame, summary: dict, engines: list[str]) -
             "probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples.",
             nl=False,
         )
-    click.echo(f"\nWritten to {out}", file=sys.stdout)
+    lp_rhat = summary.get("gibbs", {}).get("lp_rhat") or 0
+    if lp_rhat > 1.1:
+        click.echo(
+            f"\nThe chains sit in different modes: the R-hat of the log joint is {lp_rhat:.2f}. Their average isn't "
+            "the posterior. Often the dictionary is short of a process; compare the chains in posterior_gibbs.nc.",
+            nl=False,
+        )
+    click.echo(f"\nWritten to {out}")

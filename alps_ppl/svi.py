@@ -76,7 +76,7 @@ def in_logit_space(program: Callable) -> Callable:
     return handlers.reparam(program, config={"b": TransformReparam()})
 
 
-def initial_inducing_inputs(inputs: Float[Array, "time *column"], num_inducing: int) -> np.ndarray:
+def initial_inducing_inputs(inputs: Float[Array, "time *column"], num_inducing: int) -> Array:
     """Inducing inputs spread evenly over each column's range; several columns are shuffled against one another."""
     columns = np.asarray(inputs, np.float64).reshape(len(inputs), -1).T
     # Half a spacing inside the ends; the shuffles make it a Latin hypercube.
@@ -85,7 +85,7 @@ def initial_inducing_inputs(inputs: Float[Array, "time *column"], num_inducing: 
     spread = [
         column.min() + np.ptp(column) * (grid if k == 0 else rng.permutation(grid)) for k, column in enumerate(columns)
     ]
-    return np.stack(spread, -1).reshape(num_inducing, *np.shape(inputs)[1:])
+    return jnp.asarray(np.stack(spread, -1).reshape(num_inducing, *np.shape(inputs)[1:]))
 
 
 def fit_svi(
@@ -234,7 +234,7 @@ def _temperatures(temperature: Callable | float, num_steps: int) -> Float[np.nda
     values = np.broadcast_to(np.asarray(values, np.float64), (num_steps,))
     if not (np.isfinite(values) & (values > 0)).all():
         raise ValueError(
-            f"temperature: expected positive, finite temperatures at every step, got {values.min():g} to {values.max():g}"
+            f"temperature: expected positive, finite temperatures, got {values.min():g} to {values.max():g}"
         )
     return values
 

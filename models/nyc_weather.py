@@ -65,8 +65,8 @@ def model(data: alps.Data) -> alps.ALPS:
     )
 
 
-SVI = {"num_inducing": 100, "num_steps": 6_000, "learning_rate": 0.01}
-GIBBS = {"num_warmup": 300, "num_samples": 1_000, "num_chains": 4, "thinning": 4}
+SVI = {"num_inducing": 60, "num_steps": 4_000, "learning_rate": 0.01, "num_restarts": 2}
+GIBBS = {"num_warmup": 500, "num_samples": 1_000, "num_chains": 4, "thinning": 4}
 
 
 class Cosine(StationaryKernelMixin, SklearnKernel):

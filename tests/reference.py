@@ -3,6 +3,7 @@
 Nothing here uses the package but the covariances that a model holds, evaluated pair by pair.
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -11,6 +12,11 @@ from scipy import stats
 
 def gram(covariance, t1, t2):
     """K[a, b] = k(t1[a], t2[b]), one pair at a time."""
+    return _gram(covariance, tuple(np.asarray(t1, float).tolist()), tuple(np.asarray(t2, float).tolist())).copy()
+
+
+@functools.lru_cache
+def _gram(covariance, t1, t2):
     return np.array([[float(covariance.evaluate(np.asarray(a), np.asarray(b))) for b in t2] for a in t1])
 
 

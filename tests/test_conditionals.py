@@ -2,6 +2,8 @@
 log_joint(u) - log_joint(v) = block.log_prob(u) - block.log_prob(v). Wrong blocks must fail.
 """
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,7 +80,7 @@ def differences(block, sites, log_joint, num_pairs=6):
     if isinstance(block, c.GateAndColumn):
         draws = draws.at[:, 0].set(jnp.arange(num_pairs) % 2)
     values = [(log_joint(**sites(u)), float(block.log_prob(u).sum())) for u in draws]
-    return max(abs((a[0] - b[0]) - (a[1] - b[1])) for a, b in zip(values, values[1:], strict=False))
+    return max(abs((a[0] - b[0]) - (a[1] - b[1])) for a, b in pairwise(values))
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -142,7 +144,7 @@ def test_a_broken_block_fails(mistake, rough_model, point, log_joint):
 
 def test_column_integrated_out_is_the_dense_ratio(rough_model, rough_data, point):
     """The gate's odds with its column integrated out, from the normal density of the residuals."""
-    phi, stats, weights, z = point
+    phi, _, weights, z = point
     _, y = rough_data
     noise, s = np.asarray(z["noise_variance"]), rough_model.mixing_variance
     x = np.stack([phi.phi[:, phi.owner == j] @ np.asarray(weights)[phi.owner == j] for j in range(3)])

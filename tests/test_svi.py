@@ -147,16 +147,21 @@ def test_bound_closes_as_inducing_inputs_grow(key):
             "H_loc": H,
             "H_scale": jnp.full((1, 2), 1e-9),
         }
-        terms = TraceMeanField_ELBO(sum_sites=False).loss
-        keys = jax.random.split(key, 4_000)
-        draws = jax.lax.map(lambda k: terms(k, params, model, guide.discrete, t, y), keys, batch_size=500)
-        elbo = -np.asarray(draws["y"] + draws["x"])
+        elbo = held_elbos(params, model, guide, t, y, key)
         mcse = elbo.std() / np.sqrt(len(elbo))
         gaps[num_inducing] = exact - elbo.mean()
         assert elbo.mean() < exact + 5 * mcse
     assert gaps[3] > gaps[6] > gaps[n] - 5 * mcse
     # Mean field over two latents: at l = n what is left is the posterior's correlation between them.
     assert gaps[n] < 0.25 * gaps[3]
+
+
+def held_elbos(params, model, guide, t, y, key):
+    """Draws of the ELBO's terms of x and y, those of the held sites left out."""
+    terms = TraceMeanField_ELBO(sum_sites=False).loss
+    keys = jax.random.split(key, 8_000)
+    draws = jax.lax.map(lambda k: terms(k, params, model, guide.discrete, t, y), keys, batch_size=500)
+    return -np.asarray(draws["y"] + draws["x"])
 
 
 def optimal_q(model, H, t, y, z):
@@ -193,10 +198,7 @@ def test_one_latent_bound_is_tight_at_every_input(key):
         "b_logits": jnp.zeros(1), "H_loc": H, "H_scale": jnp.full((1, 1), 1e-9),
     }  # fmt: skip
     guide = StructuredMeanField(model, t)
-    terms = TraceMeanField_ELBO(sum_sites=False).loss
-    keys = jax.random.split(key, 8_000)
-    draws = jax.lax.map(lambda k: terms(k, params, model, guide.discrete, t, y), keys, batch_size=500)
-    elbo = -np.asarray(draws["y"] + draws["x"])
+    elbo = held_elbos(params, model, guide, t, y, key)
     exact = reference.log_evidence(model.covariances, H, [1], model.noise_variance, t, y)
     assert abs(elbo.mean() - exact) < 4 * elbo.std() / np.sqrt(len(elbo)) + 1e-5
 

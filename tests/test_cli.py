@@ -1,0 +1,198 @@
+"""The command line: its files, its overrides, and one plain line with status 2 for bad input."""
+
+import json
+import subprocess
+import sys
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from alps_ppl.cli import main
+
+MODEL_FILE = """
+import numpy as np
+import numpyro.distributions as dist
+import alps_ppl as alps
+
+def data():
+    t = np.arange(36.0)
+    rng = np.random.default_rng(0)
+    y = 50 + 10 * (np.sin(2 * np.pi * t / 7)[:, None] * [1.0, -2.0] + 0.3 * rng.normal(size=(36, 2)))
+    y[4, 0] = np.nan
+    gap = np.zeros(y.shape, bool)
+    gap[10:12, 1] = True
+    return alps.Data(t, y, outputs=["u", "v"], held_out={"test": t >= 30, "gap": gap}, input_label="t [h]")
+
+def model(data):
+    covariances = {"T=7": alps.linear_periodic(7.0), "T=5": alps.linear_periodic(5.0)}
+    return alps.ALPS(covariances, data.outputs, noise_variance=dist.InverseGamma(2.0, 0.2))
+
+SVI = {"num_inducing": 6, "num_steps": 1500}
+GIBBS = {"num_warmup": 200, "num_samples": 300, "num_chains": 2}
+
+def baselines(data):
+    mean = np.broadcast_to(data.loc, data.y.shape)
+    return {"mean": (mean, np.broadcast_to(data.scale, data.y.shape))}
+"""
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """``call(*arguments)`` -> (status, stdout, stderr)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["alps-ppl", *map(str, arguments)])
+        status = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            status = exit_.code or 0
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def model_file(tmp_path):
+    path = tmp_path / "seven.py"
+    path.write_text(MODEL_FILE)
+    return path
+
+
+def test_run_writes_the_contract(call, model_file, tmp_path):
+    out = tmp_path / "results"
+    status, printed, _ = call(
+        "run", model_file, "--engine", "svi,gibbs", "--seed", 3, "--out", out, "--set", "GIBBS.num_samples=250",
+        "--no-progress",
+    )  # fmt: skip
+    assert status == 0, printed
+    assert "T=7" in printed
+    inclusion = pd.read_csv(out / "inclusion.csv")
+    assert list(inclusion.columns) == ["latent", "engine", "probability", "mcse", "prior"]
+    assert set(zip(inclusion.latent, inclusion.engine, strict=True)) == {
+        (latent, engine) for latent in ("T=7", "T=5") for engine in ("svi", "gibbs")
+    }
+    on = inclusion.set_index(["latent", "engine"]).sort_index().probability
+    assert on["T=7"].min() > 0.9
+    assert on["T=5"].max() < 0.2
+
+    predictions = pd.read_csv(out / "predictions.csv")
+    assert list(predictions.columns) == [
+        "split", "input", "output", "engine", "observed", "mean", "sd", "lower", "upper",
+    ]  # fmt: skip
+    assert len(predictions) == 36 * 2 * 2
+    assert set(predictions.split) == {"train", "test", "gap"}
+    assert predictions["mean"].between(0, 100).all()
+
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["seed"] == 3
+    assert {"seconds", "elbo", "rmse", "nlpd"} == set(summary["svi"])
+    assert {"seconds", "max_rhat", "min_ess", "lp_rhat", "rmse", "nlpd"} == set(summary["gibbs"])
+    assert {"numpyro", "jax", "python"} <= set(summary["versions"])
+    # The scores again, by hand, from predictions.csv: errors over training sds, on the test cells.
+    test = predictions[(predictions.split == "test") & (predictions.engine == "gibbs")]
+    train = predictions[(predictions.split == "train") & (predictions.engine == "gibbs")]
+    sd = train.groupby("output")["observed"].std(ddof=0)
+    errors = (test["observed"] - test["mean"]) / test.output.map(sd)
+    assert summary["gibbs"]["rmse"] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-6)
+    scores = pd.read_csv(out / "scores.csv").set_index(["engine", "split", "output"]).sort_index()
+    u = test[test.output == "u"]
+    assert scores.rmse["gibbs", "test", "u"] == pytest.approx(
+        np.sqrt(((u["observed"] - u["mean"]) ** 2).mean()), rel=1e-6
+    )
+    assert scores.rmse["gibbs", "test"].max() < scores.rmse["mean", "test"].min()
+    # A normal of the same mean and sd has nearly the mixture's density.
+    normal = 0.5 * np.log(2 * np.pi * test.sd**2) + 0.5 * ((test["observed"] - test["mean"]) / test.sd) ** 2
+    in_sds = (normal - np.log(test.output.map(sd))).mean()
+    assert summary["gibbs"]["nlpd"] == pytest.approx(in_sds, abs=0.1)
+
+    for engine in ("svi", "gibbs"):
+        with xr.open_datatree(out / f"posterior_{engine}.nc", engine="h5netcdf") as tree:
+            assert tree.attrs["engine"] == engine
+            assert list(tree["posterior"]["output"].values) == ["u", "v"]
+    with xr.open_datatree(out / "posterior_gibbs.nc", engine="h5netcdf") as tree:
+        assert tree["posterior"].sizes["draw"] == 250
+    for name in ("reconstruction", "inclusion", "mixing", "training"):
+        assert matplotlib.image.imread(out / "figures" / f"{name}.png").shape[0] > 200
+
+
+def test_the_same_seed_gives_the_same_answer(call, model_file, tmp_path):
+    frames = []
+    for name in ("a", "b"):
+        status, _, _ = call(
+            "run", model_file, "--engine", "gibbs", "--out", tmp_path / name, "--no-progress",
+            "--set", "GIBBS.num_samples=50", "--set", "GIBBS.num_warmup=10",
+        )  # fmt: skip
+        assert status == 0
+        frames.append(pd.read_csv(tmp_path / name / "predictions.csv"))
+    pd.testing.assert_frame_equal(*frames)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--engine", "nuts"], "--engine: expected svi, gibbs or svi,gibbs, got 'nuts'"),
+        (["--set", "GIBBS.num_sample=5"], "GIBBS: unknown setting(s) num_sample; known are"),
+        (["--set", "num_samples=5"], "--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got 'num_samples=5'"),
+        (["--set", "SVI.num_steps=many"], "num_steps: expected a positive whole number, got 'many'"),
+        (["--set", "GIBBS.blocks=fast", "--engine", "gibbs"], "blocks: expected one of"),
+        (["--seed", "one"], "'one' is not a valid integer"),
+        (["--nonsense"], "No such option"),
+    ],
+)
+def test_bad_options(call, model_file, tmp_path, extra, message):
+    status, _, error = call("run", model_file, "--out", tmp_path / "out", "--no-progress", *extra)
+    assert status == 2
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("def model(data)", "def modle(data)"), "expected it to define model, a function"),
+        (("import numpy as np", "import numpyy"), "can't be loaded: ModuleNotFoundError: No module named 'numpyy'"),
+        (("def data():", "def data()"), "can't be loaded: SyntaxError"),
+        (("y[4, 0] = np.nan", "y[4, 0] = np.inf"), "got inf in row 4, output 'u'"),
+        (("y[4, 0] = np.nan", "y[:] = np.nan"), "nothing to fit"),
+        (("noise_variance=dist.InverseGamma(2.0, 0.2)", "noise_variance=-1.0"), "expected positive, finite variances"),
+        (("return alps.Data(t", "return (t"), "can't be loaded"),
+        (('data.outputs, noise', '["v", "u"], noise'), "aren't the data's"),
+    ],
+)  # fmt: skip
+def test_bad_model_files(call, model_file, tmp_path, change, message):
+    text = MODEL_FILE.replace(*change)
+    assert text != MODEL_FILE
+    model_file.write_text(text)
+    status, _, error = call("run", model_file, "--out", tmp_path / "out", "--no-progress")
+    assert status == 2
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_missing_file_and_missing_out(call, tmp_path, model_file):
+    status, _, error = call("run", tmp_path / "none.py", "--out", tmp_path / "out")
+    assert (status, error.count("\n")) == (2, 1)
+    assert "expected a Python file" in error
+    status, _, error = call("run", model_file)
+    assert status == 2
+    assert "--out" in error
+    (tmp_path / "file").write_text("")
+    status, _, error = call("run", model_file, "--out", tmp_path / "file")
+    assert status == 2
+    assert "can't make the folder" in error
+
+
+def test_the_library_leaves_precision_alone_and_stays_light():
+    """Importing the package neither switches 64-bit on nor loads plotting, pandas or ArviZ."""
+    code = (
+        "import alps_ppl, jax, sys; assert not jax.config.jax_enable_x64; "
+        "heavy = ('matplotlib', 'pandas', 'xarray', 'arviz_base', 'arviz_stats', 'sklearn');"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,91 @@
+"""Data: what is held out, the standardisation and its undoing, dates."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import alps_ppl as alps
+
+T = np.arange(6.0)
+Y = np.array([[1.0, 10], [2, np.nan], [3, 10], [4, 10], [100, 10], [200, 10]])
+
+
+def test_train_cells_are_standardised_by_themselves():
+    data = alps.Data(T, Y, outputs=["a", "b"], held_out={"test": T >= 4})
+    np.testing.assert_allclose(data.loc, [2.5, 10.0])
+    np.testing.assert_allclose(data.scale, [np.std([1, 2, 3, 4]), 1.0])  # a constant output: 1, not 0
+    np.testing.assert_array_equal(data.train_inputs, T[:4])
+    assert np.isnan(data.train_y[1, 1])
+    np.testing.assert_allclose(data.standardised * data.scale + data.loc, Y)
+
+
+def test_a_block_of_one_output_can_be_held_out():
+    gap = np.zeros(Y.shape, bool)
+    gap[2:4, 0] = True
+    data = alps.Data(T, pd.DataFrame(Y, columns=["a", "b"]), held_out={"test": T >= 5, "gap": gap})
+    assert data.outputs == ["a", "b"]
+    assert (data.split[2:4, 0] == "gap").all()
+    assert data.split[2, 1] == "train"
+    assert np.isnan(data.train_y[2, 0])
+    assert len(data.train_inputs) == 5
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("factor", [1e8, 1e-8])
+def test_scales_and_offsets(offset, factor):
+    y = np.array([[0.1], [0.1], [0.5]]) * factor + offset * factor
+    data = alps.Data(np.arange(3), y)
+    assert data.train_y.std() == pytest.approx(1.0, rel=1e-3)
+    constant = alps.Data(np.arange(3), np.full((3, 1), 0.1) * factor)
+    np.testing.assert_allclose(constant.train_y, 0.0, atol=1e-8)
+
+
+def test_an_output_without_a_training_cell():
+    data = alps.Data(T, np.column_stack([Y[:, 0], np.full(6, np.nan)]))
+    assert (data.loc[1], data.scale[1]) == (0.0, 1.0)
+
+
+def test_predictions_go_back_to_units():
+    data = alps.Data(T, Y, outputs=["a", "b"])
+    ones = xr.DataArray(np.ones((6, 2)), dims=("time", "output"), coords={"output": ["a", "b"], "time": T})
+    units = data.to_units(xr.Dataset({"mean": ones, "sd": ones, "lower": 0 * ones, "upper": ones}))
+    np.testing.assert_allclose(units["mean"], np.tile(data.loc + data.scale, (6, 1)))
+    np.testing.assert_allclose(units["sd"], np.tile(data.scale, (6, 1)))
+    np.testing.assert_allclose(units["lower"], np.tile(data.loc, (6, 1)))
+
+
+@pytest.mark.parametrize(
+    ("dates", "expected", "label"),
+    [
+        (pd.date_range("2024-01-01", periods=3, freq="h"), [0, 1, 2], "hours since 2024-01-01 00:00"),
+        (pd.date_range("2024-01-01", periods=3, freq="2D"), [0, 2, 4], "days since 2024-01-01 00:00"),
+        (pd.Series(["2024-01-01", "2024-01-03", "2024-01-02"]), [0, 2, 1], "days since 2024-01-01 00:00"),
+        (np.array(["2024-01-01T06", "2024-01-01T00"], "M8[h]"), [6, 0], "hours since 2024-01-01 00:00"),
+    ],
+)
+def test_dates_become_hours_or_days(dates, expected, label):
+    data = alps.Data(dates, np.zeros(len(expected)))
+    np.testing.assert_allclose(data.inputs, expected)
+    assert data.input_label == label
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"inputs": T[:4]}, r"with 4 times.*got \(6, 2\); rows are times"),
+        ({"outputs": ["a"]}, "expected 2 different names"),
+        ({"outputs": ["a", "a"]}, "expected 2 different names"),
+        ({"y": np.where(Y == 3, np.inf, Y)}, "got inf in row 2, output '1'"),
+        ({"held_out": {"test": T[:3] > 1}}, r"held_out\['test'\]: expected a boolean array of shape"),
+        ({"inputs": ["a", "b", "c", "d", "e", "f"]}, "expected numbers or ISO 8601 dates, got 'a'"),
+    ],
+)
+def test_bad_data(arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        alps.Data(**({"inputs": T, "y": Y} | arguments))
+
+
+def test_nothing_left_to_fit():
+    with pytest.raises(ValueError, match="nothing to fit"):
+        _ = alps.Data(T, Y, held_out={"test": T >= 0}).train_inputs

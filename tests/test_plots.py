@@ -1,0 +1,85 @@
+"""The figures show what they are given: read back from the axes."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from alps_ppl import plots
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def prediction(p, time):
+    mean = np.sin(time)[:, None] * np.ones(p)
+    values = {"mean": mean, "sd": np.ones_like(mean), "lower": mean - 1, "upper": mean + 1}
+    return xr.Dataset(
+        {name: (("time", "output"), value) for name, value in values.items()},
+        coords={"time": time, "output": [f"out {i}" for i in range(p)]},
+        attrs={"interval": 0.9},
+    )
+
+
+@pytest.mark.parametrize("p", [1, 3, 7])
+def test_reconstruction(p):
+    time = np.array([2.0, 0.0, 1.0])
+    y = np.arange(3.0 * p).reshape(3, p)
+    y[0, 0] = np.nan
+    held_out = np.zeros(y.shape, bool)
+    held_out[2] = True
+    axes = plots.plot_reconstruction(
+        {"svi": prediction(p, time), "gibbs": prediction(p, time)}, y, held_out=held_out, units={"out 0": "°F"},
+        input_label="t [h]",
+    )  # fmt: skip
+    assert len(axes) == p
+    assert axes[0].get_title(loc="left") == "out 0 [°F]"
+    assert axes[-1].get_xlabel() == "t [h]"
+    for i, ax in enumerate(axes):
+        line = ax.lines[0]
+        np.testing.assert_array_equal(line.get_xdata(), [0, 1, 2])  # drawn in the order of time
+        np.testing.assert_allclose(line.get_ydata(), np.sin([0, 1, 2]))
+        assert line.get_color() == plots.COLOURS["svi"]
+        dots = np.vstack(
+            [c.get_offsets() for c in ax.collections if hasattr(c, "get_offsets") and len(c.get_offsets()) > 0]
+        )
+        assert {(0.0, y[1, i]), (1.0, y[2, i])} <= {tuple(map(float, dot)) for dot in dots}
+
+
+def test_inclusion():
+    table = pd.DataFrame(
+        {
+            "latent": ["a", "b"] * 2,
+            "engine": ["svi"] * 2 + ["gibbs"] * 2,
+            "probability": [0.9, 0.1, 1.0, 0.2],
+            "mcse": [np.nan, np.nan, 0.0, 0.01],
+            "prior": 0.5,
+        }
+    )
+    ax = plots.plot_inclusion(table)
+    heights = [bar.get_height() for bars in ax.containers if hasattr(bars, "patches") for bar in bars.patches]
+    assert heights == [0.9, 0.1, 1.0, 0.2]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
+
+
+def test_mixing_has_one_scale_for_all_engines():
+    rng = np.random.default_rng(0)
+
+    def tree(scale):
+        draws = {
+            "H": (("chain", "draw", "output", "latent"), scale * rng.normal(size=(2, 20, 3, 2))),
+            "x": (("chain", "draw", "latent", "time"), rng.normal(size=(2, 20, 2, 5))),
+            "b": (("chain", "draw", "latent"), rng.integers(0, 2, (2, 20, 2))),
+        }
+        return xr.DataTree.from_dict(
+            {"posterior": xr.Dataset(draws, coords={"output": list("uvw"), "latent": list("ab")})}
+        )
+
+    axes = plots.plot_mixing({"svi": tree(1.0), "gibbs": tree(3.0)})
+    assert axes.shape == (2, 2)
+    assert axes[0, 0].images[0].get_clim() == axes[1, 0].images[0].get_clim()
+    assert axes[0, 1].images[0].get_clim() == axes[1, 1].images[0].get_clim()
