@@ -226,6 +226,40 @@ def gate_and_column_conditional(
     )
 
 
+class SharedScale(NamedTuple):
+    """log p(u) of the scale that H_:j and x_j share, c = e^u: (H_:j, w_j) -> (c H_:j, w_j / c), a u per latent.
+
+    The likelihood doesn't change, so the density is that of the priors and of the map's volume, up to a constant:
+    (p - r_j) u - (A e^2u + B e^-2u) / 2 with A = sum_i h_ij^2 / s_ij and B = w_j^T w_j. It is log-concave.
+    """
+
+    power: Float[Array, " latent"]  # p - r_j
+    A: Float[Array, " latent"]
+    B: Float[Array, " latent"]
+
+    def log_density(self, u: Float[Array, " latent"]) -> Float[Array, " latent"]:
+        """Of each latent's u, up to a constant; u = 0 is where the chain is."""
+        return self.power * u - 0.5 * (self.A * jnp.exp(2 * u) + self.B * jnp.exp(-2 * u))
+
+    def laplace(self) -> dist.Normal:
+        """The normal of the same mode and curvature there."""
+        z = (self.power + jnp.sqrt(self.power**2 + 4 * self.A * self.B)) / (2 * self.A)
+        return dist.Normal(0.5 * jnp.log(z), 1 / jnp.sqrt(2 * (self.A * z + self.B / z)))
+
+
+def scale_conditional(
+    stats: Statistics,
+    H: Float[Array, "output latent"],
+    weights: Float[Array, " feature"],
+    mixing_variance: Float[Array, "output latent"],
+) -> SharedScale:
+    """The scale of (H_:j, 1 / x_j) given all else, for each latent by itself."""
+    num_outputs, num_latents = H.shape
+    rank = jnp.bincount(stats.owner, length=num_latents)
+    B = jax.ops.segment_sum(weights**2, stats.owner, num_segments=num_latents)
+    return SharedScale((num_outputs - rank).astype(H.dtype), (H**2 / mixing_variance).sum(0), B)
+
+
 def residual_sum_squares(
     stats: Statistics, moments: Moments, H: Float[Array, "output latent"], b: Float[Array, " latent"]
 ) -> Float[Array, " output"]:

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from alps_ppl.conditionals import (
     moments,
     noise_conditional,
     residual_sum_squares,
+    scale_conditional,
     statistics,
     weights_conditional,
 )
@@ -70,8 +72,9 @@ class ALPSGibbs(MCMCKernel):
     Parameters
     ----------
     blocks
-        "collapsed": each gate is drawn jointly with its column of H, integrated out. "paper": the paper's
-        plain blocks, p(b_j | x, H), which mix poorly and are kept as the reference.
+        "collapsed": each gate is drawn jointly with its column of H, integrated out, and a Metropolis step
+        moves the scale that H_:j and x_j share. "paper": the paper's plain blocks, p(b_j | x, H), which mix
+        poorly and are kept as the reference.
     max_rank
         The largest number of features of one latent; a covariance that needs more raises a ValueError.
     tolerance
@@ -108,17 +111,20 @@ class ALPSGibbs(MCMCKernel):
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
         """The first state; ``rng_key`` may be a batch of keys (vectorized chains)."""
-        inputs, y = self._data(model_args, model_kwargs)
-        # NumPy arrays: traced ones must not outlive a trace (pmap).
-        self._features = features(
-            self.model.covariances,
-            inputs,
-            names=self.model.latents,
-            max_rank=self.max_rank,
-            tolerance=self.tolerance,
-        )
-        stats = statistics(self._features, y)
-        self._warn_if_imprecise(stats)
+        # Ranks are shapes, so the data's part is computed even where a caller (pmap, vmap) is tracing, at the price of
+        # compiling it anew; the features are NumPy arrays, since traced ones must not outlive a trace.
+        tracing = isinstance(rng_key, jax.core.Tracer)
+        with jax.ensure_compile_time_eval() if tracing else nullcontext():
+            inputs, y = self._data(model_args, model_kwargs)
+            self._features = features(
+                self.model.covariances,
+                inputs,
+                names=self.model.latents,
+                max_rank=self.max_rank,
+                tolerance=self.tolerance,
+            )
+            stats = statistics(self._features, y)
+            self._warn_if_imprecise(stats)
         self._sample_fn = self._sweep
         first = self._init_chain if is_prng_key(rng_key) else jax.vmap(self._init_chain, (0, None, 0), _CHAIN_AXES)
         return jax.jit(first)(rng_key, stats, self._start(init_params))
@@ -225,7 +231,7 @@ class ALPSGibbs(MCMCKernel):
         """Gates (with their columns of H), H, the noise, the latents: each given the newest of all others."""
         model, stats, moments_ = self.model, state.stats, state.moments
         dtype = stats.gram.dtype
-        rng_key, gate_key, H_key, noise_key, w_key = random.split(state.rng_key, 5)
+        rng_key, gate_key, H_key, noise_key, w_key, scale_key = random.split(state.rng_key, 6)
         noise = self._noise(state.z)
         s = jnp.asarray(model.mixing_variance, dtype)
 
@@ -237,7 +243,21 @@ class ALPSGibbs(MCMCKernel):
             noise = noise_conditional(stats, moments_, H, b, model.noise_variance).sample(noise_key)
             z["noise_variance"] = noise.astype(dtype)
         z["weights"] = weights_conditional(stats, H, b, noise).sample(w_key)
+        if self.blocks == "collapsed":
+            c = self._shared_scale(scale_key, stats, H, z["weights"], s)
+            z |= {"H": H * c, "weights": z["weights"] / c[stats.owner]}
         return self._state(rng_key, stats, z, gate_prob)
+
+    def _shared_scale(self, rng_key, stats, H, weights, s) -> Float[Array, " latent"]:
+        """An independence Metropolis step for each latent's scale; its proposal is somewhat wider than the target."""
+        target = scale_conditional(stats, H, weights, s)
+        mode = target.laplace()
+        proposal = dist.Normal(mode.loc, 1.2 * mode.scale)
+        propose_key, accept_key = random.split(rng_key)
+        u, here = proposal.sample(propose_key), jnp.zeros_like(mode.loc)
+        log_ratio = target.log_density(u) - target.log_density(here) + proposal.log_prob(here) - proposal.log_prob(u)
+        accept = jnp.log(random.uniform(accept_key, u.shape, u.dtype)) < log_ratio
+        return jnp.where(accept, jnp.exp(u), 1.0)
 
     def _collapsed_gates(self, rng_key, moments_, H, b, noise, s):
         logits = jnp.asarray(self.model.inclusion_logits, H.dtype)

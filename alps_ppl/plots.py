@@ -75,7 +75,8 @@ def plot_reconstruction(
                 label="held out from the fit",
             )
         unit = (units or {}).get(output)
-        ax.set_title(f"{output} [{unit}]" if unit else output, fontsize=10, loc="left")
+        ax.set_title(output, fontsize=10, loc="left")
+        ax.set_ylabel(f"[{unit}]" if unit else "", fontsize=9)
         ax.margins(x=0.01)
     grid_spec = axes[0].get_gridspec()
     num_columns = grid_spec.ncols if grid_spec else 1

@@ -251,12 +251,10 @@ def features(
     """
     if tolerance is None:
         tolerance = 1e-10 if jnp.finfo(inputs.dtype).bits == 64 else 1e-5
-    # Ranks are shapes, so they must be known even where a caller (pmap) is tracing.
-    with jax.ensure_compile_time_eval():
-        factors = [
-            pivoted_cholesky(covariance, inputs, max_rank=max_rank, tolerance=tolerance, name=name)
-            for covariance, name in zip(covariances, names, strict=True)
-        ]
+    factors = [
+        pivoted_cholesky(covariance, inputs, max_rank=max_rank, tolerance=tolerance, name=name)
+        for covariance, name in zip(covariances, names, strict=True)
+    ]
     return Features(
         phi=np.concatenate([phi for phi, _ in factors], 1),
         owner=np.repeat(np.arange(len(factors)), [len(pivots) for _, pivots in factors]),

@@ -89,6 +89,27 @@ def test_block_is_the_programs_conditional(name, rough_model, point, log_joint):
     assert differences(block, sites, log_joint) < 1e-9
 
 
+@pytest.mark.parametrize("j", range(3))
+def test_shared_scale_is_the_programs(j, rough_model, point, log_joint):
+    """log_joint at (c H_:j, w_j / c) plus the log volume (p - r_j) log c, by differences."""
+    phi, stats, weights, z = point
+    block = c.scale_conditional(stats, z["H"], weights, jnp.asarray(rough_model.mixing_variance))
+    rank = int((phi.owner == j).sum())
+
+    def target(u):
+        moved = jnp.where(stats.owner == j, weights * np.exp(-u), weights)
+        return log_joint(H=z["H"].at[:, j].multiply(np.exp(u)), weights=moved) + (2 - rank) * u
+
+    for u, v in ((0.0, 0.3), (0.3, -0.7), (-0.7, 1.1)):
+        density = [float(block.log_density(jnp.full(3, value))[j]) for value in (u, v)]
+        assert abs((target(u) - target(v)) - (density[0] - density[1])) < 1e-9
+    mode = block.laplace()
+    gradient = jax.jacobian(block.log_density)(mode.loc)[j, j]
+    curvature = jax.hessian(lambda u: block.log_density(u)[j])(mode.loc)[j, j]
+    assert abs(gradient) < 1e-9
+    assert float(curvature) == pytest.approx(-(float(mode.scale[j]) ** -2))
+
+
 def broken_blocks(rough_model, point):
     """Mistakes that are easy to make, by name."""
     _, stats, weights, z = point

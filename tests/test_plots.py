@@ -37,7 +37,7 @@ def test_reconstruction(p):
         input_label="t [h]",
     )  # fmt: skip
     assert len(axes) == p
-    assert axes[0].get_title(loc="left") == "out 0 [°F]"
+    assert (axes[0].get_title(loc="left"), axes[0].get_ylabel()) == ("out 0", "[°F]")
     assert axes[-1].get_xlabel() == "t [h]"
     for i, ax in enumerate(axes):
         line = ax.lines[0]
