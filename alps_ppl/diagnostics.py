@@ -127,15 +127,19 @@ def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) ->
     """A posterior whose draws of x_j and H_:j have the sign in which x_j agrees with ``reference`` (latent, time).
 
     (x_j, H_:j) and (-x_j, -H_:j) are equally probable, so raw means of H and their R-hat say nothing. Without a
-    reference, a latent's is its first draw while it is on, with the loading of largest size made positive.
+    reference, a latent's draws agree with its first draw while it is on, and its largest mean loading is positive.
     """
     x, H = posterior["x"], posterior["H"]
+    conventional = reference is None
     if reference is None:
-        draws = posterior[["x", "H", "b"]].stack(sample=("chain", "draw"))
-        first_on = draws.isel(sample=draws["b"].argmax(dim="sample"))
-        largest = first_on["H"].isel(output=abs(first_on["H"]).argmax(dim="output"))
-        reference = (first_on["x"] * np.sign(largest)).drop_vars(["sample", "chain", "draw", "output"], errors="ignore")
+        draws = posterior[["x", "b"]].stack(sample=("chain", "draw"))
+        first_on = draws["x"].isel(sample=draws["b"].argmax(dim="sample"))
+        reference = first_on.drop_vars(["sample", "chain", "draw"], errors="ignore")
     sign = xr.where((x * reference).sum("time") < 0, -1.0, 1.0)
+    if conventional:
+        mean = (H * sign).mean(("chain", "draw"))
+        largest = mean.isel(output=abs(mean).argmax(dim="output")).drop_vars("output", errors="ignore")
+        sign = sign * xr.where(largest < 0, -1.0, 1.0)
     return posterior.assign(x=(x * sign).transpose(*x.dims), H=(H * sign).transpose(*H.dims))
 
 

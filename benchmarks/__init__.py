@@ -1,0 +1,1 @@
+"""How fast alps_ppl is: ``python -m benchmarks [import] [svi] [gibbs] [weather] [cold]``; not installed."""

@@ -1,0 +1,24 @@
+"""``weather``: the largest problem here, New York's weather, whose latents have 1,208 features."""
+
+import alps_ppl as alps
+from benchmarks.gibbs import sweeps
+from benchmarks.svi import fit
+from benchmarks.timing import load, progress, show
+
+PROTOTYPE_MS = 92
+SWEEPS = {"num_warmup": 1, "num_samples": 4, "repeats": 3}
+SVI_STEPS = 100
+
+
+def run():
+    """A handful of sweeps with 1 and with 4 vectorized chains, and of SVI steps with the file's settings."""
+    _, model, inputs, y = load("nyc_weather")
+    rows = []
+    for num_chains in (1, 4):
+        progress(f"Gibbs sweeps on the weather, {num_chains} chain(s)")
+        row = sweeps(alps.ALPSGibbs(model), inputs, y, num_chains=num_chains, **SWEEPS)
+        rows.append({name: value for name, value in row.items() if name not in ("moving gates", "worst ESS / s")})
+    title = f"weather: {len(model.latents)} latents, {len(inputs)} times, {len(model.outputs)} outputs, 64-bit"
+    show(f"{title}, Gibbs", rows, f"a prototype took {PROTOTYPE_MS} ms / sweep and chain")
+    progress("SVI steps on the weather")
+    show(f"{title}, SVI", [fit("nyc_weather", num_steps=SVI_STEPS)])
