@@ -67,11 +67,13 @@ def _engines(text: str) -> list[str]:
 
 def load_model_file(path: Path) -> ModuleType:
     """The model file as a module. Raises BadInput if it can't be loaded or lacks a name."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name of its own: a model file called numpy.py must not replace NumPy.
+    name = f"_alps_model_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise BadInput(f"MODEL_FILE: expected a Python file (.py), got {str(path)!r}")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -70,7 +70,8 @@ def _batched(covariances: Sequence[Covariance], evaluate) -> Array:
     """
     groups = _by_structure(covariances)
     order = np.argsort(np.concatenate([members for members, _ in groups]))
-    blocks = jnp.concatenate([jax.vmap(evaluate)(stack) for _, stack in groups])
+    # axis_size: a covariance without parameters has no leaf that would tell it.
+    blocks = jnp.concatenate([jax.vmap(evaluate, axis_size=len(members))(stack) for members, stack in groups])
     return blocks if len(groups) == 1 else blocks[order]
 
 

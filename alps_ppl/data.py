@@ -45,7 +45,12 @@ class Data:
         self.input_label = input_label or label
         if outputs is None:
             outputs = getattr(y, "columns", None)
-        self.y = np.array(y, float)
+        try:
+            self.y = np.array(np.ma.filled(y, np.nan) if isinstance(y, np.ma.MaskedArray) else y, float)
+        except (TypeError, ValueError):
+            raise TypeError(
+                "y: expected a table of numbers, NaN where a cell is missing; some aren't numbers"
+            ) from None
         if self.y.ndim == 1:
             self.y = self.y[:, None]
         if self.y.ndim != 2 or len(self.y) != len(self.inputs):
@@ -127,7 +132,8 @@ def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, str]:
     values = np.asarray(inputs)
     if values.size and values.dtype.kind in "OUT":  # dates as text or as Python objects
         try:
-            values = np.asarray(pd.to_datetime(values.reshape(-1), format="ISO8601")).reshape(values.shape)
+            dates = pd.to_datetime(values.reshape(-1), format="ISO8601", utc=True)  # time zones: hours are hours
+            values = np.asarray(dates.tz_localize(None)).reshape(values.shape)
         except (TypeError, ValueError):
             raise TypeError(f"inputs: expected numbers or ISO 8601 dates, got {str(values.flat[0])!r}") from None
     if values.dtype.kind == "M":
@@ -149,7 +155,11 @@ def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, str]:
 def _splits(held_out: Mapping[str, Any], shape: tuple[int, int]) -> np.ndarray:
     split = np.full(shape, "train", dtype=object)
     for name, cells in held_out.items():
-        mask = np.asarray(cells, bool)
+        mask = np.asarray(cells)
+        if name == "train" or mask.dtype != bool:
+            raise ValueError(
+                f"held_out[{name!r}]: expected a boolean array under another name than 'train', got {mask.dtype} values"
+            )
         if mask.shape not in (shape[:1], shape):
             raise ValueError(
                 f"held_out[{name!r}]: expected a boolean array of shape {shape[:1]} or {shape}, got {mask.shape}"

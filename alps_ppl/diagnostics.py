@@ -10,7 +10,7 @@ from numpyro.infer import MCMC, Predictive, log_likelihood
 
 from alps_ppl.covariances import equal_covariance_groups
 from alps_ppl.model import ALPS
-from alps_ppl.prediction import svi_sites, time_coordinate
+from alps_ppl.prediction import check_posterior, svi_sites, time_coordinate
 from alps_ppl.svi import SVIFit
 
 DIMS = {
@@ -37,6 +37,7 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
     from arviz_base import from_dict
 
     inputs, y = model.check(inputs, y)
+    check_posterior(posterior, model, num_draws)
     if isinstance(posterior, SVIFit):
         engine = "svi"
         sites = svi_sites(posterior, inputs, num_draws, names=("x", "b", "H", "noise_variance"))
@@ -113,7 +114,8 @@ def worst_convergence(table: pd.DataFrame, engine: str) -> tuple[float, float]:
     rows = table[table.engine == engine]
     members = {name for latent in rows.latent if " or " in latent for name in latent.split(" or ")}
     rows = rows[~rows.latent.isin(members)]
-    return float(rows.r_hat.max()), float(rows.ess.min())
+    # One chain has no R-hat (NaN), and then there is no largest one.
+    return float(rows.r_hat.max(skipna=False)), float(rows.ess.min())
 
 
 def log_joint_r_hat(tree: xr.DataTree) -> float:

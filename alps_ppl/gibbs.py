@@ -103,6 +103,7 @@ class ALPSGibbs(MCMCKernel):
         self.tolerance = tolerance
         self._sample_fn: Any = None
         self._features: Features | None = None
+        self.inputs: np.ndarray | None = None
 
     @property
     def default_fields(self):
@@ -116,6 +117,7 @@ class ALPSGibbs(MCMCKernel):
         tracing = isinstance(rng_key, jax.core.Tracer)
         with jax.ensure_compile_time_eval() if tracing else nullcontext():
             inputs, y = self._data(model_args, model_kwargs)
+            self.inputs = np.asarray(inputs)
             self._features = features(
                 self.model.covariances,
                 inputs,
@@ -127,7 +129,8 @@ class ALPSGibbs(MCMCKernel):
             self._warn_if_imprecise(stats)
         self._sample_fn = self._sweep
         first = self._init_chain if is_prng_key(rng_key) else jax.vmap(self._init_chain, (0, None, 0), _CHAIN_AXES)
-        return jax.jit(first)(rng_key, stats, self._start(init_params))
+        num_chains = None if is_prng_key(rng_key) else len(rng_key)
+        return jax.jit(first)(rng_key, stats, self._start(init_params, num_chains))
 
     def sample(self, state: ALPSGibbsState, model_args, model_kwargs) -> ALPSGibbsState:
         """One sweep over all blocks."""
@@ -147,7 +150,7 @@ class ALPSGibbs(MCMCKernel):
             sites = {name: value for name, value in z.items() if name != "weights"}
             return {**sites, "x": (jnp.asarray(phi, weights.dtype) @ columns).T}
 
-        return to_sites
+        return jax.jit(to_sites)
 
     def get_diagnostics_str(self, state):
         """For the progress bar."""
@@ -177,14 +180,21 @@ class ALPSGibbs(MCMCKernel):
                 stacklevel=2,
             )
 
-    def _start(self, init_params) -> dict[str, Array]:
-        """The given sites, with weights for x."""
+    def _start(self, init_params, num_chains: int | None) -> dict[str, Array]:
+        """The given sites, with weights for x; ``num_chains`` is None for a single chain."""
         start = dict(init_params or {})
         unknown = set(start) - {"b", "H", "x", "noise_variance"}
         if unknown:
             raise ValueError(f"init_params: expected some of b, H, x, noise_variance, got {sorted(unknown)}")
         if "noise_variance" in start and not self.model.learns_noise:
             raise ValueError("init_params: noise_variance is fixed in this model, so it has no start")
+        sizes = {"b": (len(self.model.latents),), "H": self.model.mixing_variance.shape}
+        sizes |= {"x": (len(self.model.latents), self._features.phi.shape[0])}  # type: ignore[union-attr]
+        sizes |= {"noise_variance": (len(self.model.outputs),)}
+        for name, value in start.items():
+            expected = (*((num_chains,) if num_chains else ()), *sizes[name])
+            if jnp.shape(value) != expected:
+                raise ValueError(f"init_params: expected {name} of shape {expected}, got {jnp.shape(value)}")
         if "x" in start:
             start["weights"] = self._features.weights(start.pop("x"))  # type: ignore[union-attr]
         return start

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro import handlers
 from tinygp.kernels import Kernel
+from tinygp.transforms import Subspace
 
 from alps_ppl.covariances import Covariance
 from alps_ppl.processes import GaussianProcess
@@ -135,6 +136,14 @@ class ALPS:
         Raises a ValueError or TypeError that says what was expected, got, and what to do.
         """
         inputs = _check_inputs(inputs)
+        num_columns = inputs.shape[1] if inputs.ndim == 2 else 1
+        for latent, covariance in zip(self.latents, self.covariances, strict=True):
+            column = getattr(covariance, "axis", None) if isinstance(covariance, Subspace) else None
+            # JAX would take the last column for one that isn't there.
+            if isinstance(column, int) and not (inputs.ndim == 2 and -num_columns <= column < num_columns):
+                raise ValueError(
+                    f"latent {latent!r} reads column {column} of the inputs, whose shape is {inputs.shape}"
+                )
         return inputs, None if y is None else _check_y(y, inputs, self.outputs)
 
     def __repr__(self):
@@ -149,7 +158,11 @@ def _float_array(name: str, value: Any):
     """A float array, NumPy's where the value is known, so that checks don't depend on JAX's precision."""
     if not _is_concrete(value):
         return value
-    if np.asarray(value).dtype.kind in "mM":
+    value = np.ma.filled(value.astype(float), np.nan) if isinstance(value, np.ma.MaskedArray) else value
+    kinds = {np.asarray(value).dtype.kind, getattr(getattr(value, "dtype", None), "kind", "")}
+    if "c" in kinds:
+        raise TypeError(f"{name}: expected real numbers, got complex ones; pass real and imaginary parts as outputs")
+    if kinds & set("mM"):
         raise TypeError(
             f"{name}: expected numbers, got dates or durations; alps.Data turns dates into hours or days, "
             "or divide by a duration yourself, e.g. (t - t[0]) / numpy.timedelta64(1, 'h')"

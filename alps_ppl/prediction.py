@@ -94,7 +94,11 @@ def log_predictive_density(
     """Log p(y_i(t) | Y) of each cell of ``new_y`` (time, output) by itself; NaN where it is missing."""
     inputs, y = model.check(inputs, y)
     new_inputs = _check_new(model, inputs, new_inputs)
-    new_y = jnp.asarray(np.asarray(new_y, float).reshape(len(new_inputs), len(model.outputs)))
+    cells = np.asarray(new_y, float)
+    expected = (len(new_inputs), len(model.outputs))
+    if cells.shape != expected and not (cells.ndim == 1 and cells[:, None].shape == expected):
+        raise ValueError(f"new_y: expected shape (time, output) = {expected}, got {cells.shape}")
+    new_y = jnp.asarray(cells.reshape(expected))
     draws = posterior_draws(posterior, model, inputs, new_inputs, num_draws)
     log_num_draws = jnp.log(len(draws.weights))
 
@@ -118,6 +122,19 @@ def time_coordinate(inputs: Float[Array, "time *column"]) -> dict:
     return {"time": np.arange(len(values)), "inputs": (("time", "column"), values)}
 
 
+def check_posterior(posterior: SVIFit | MCMC, model: ALPS, num_draws: int) -> None:
+    """Raises a ValueError or TypeError for a posterior that isn't this model's, or a number of draws that isn't one."""
+    if not isinstance(num_draws, (int, np.integer)) or num_draws < 1:
+        raise ValueError(f"num_draws: expected a positive whole number, got {num_draws!r}")
+    if not isinstance(posterior, (SVIFit, MCMC)):
+        raise TypeError(
+            f"posterior: expected what fit_svi returned or a NumPyro MCMC after its run, got {type(posterior).__name__}"
+        )
+    fitted = posterior.model if isinstance(posterior, SVIFit) else getattr(posterior.sampler, "model", model)
+    if isinstance(fitted, ALPS) and (fitted.latents, fitted.outputs) != (model.latents, model.outputs):
+        raise ValueError(f"model: the posterior is of {fitted}, not of {model}")
+
+
 def posterior_draws(
     posterior: SVIFit | MCMC,
     model: ALPS,
@@ -126,6 +143,7 @@ def posterior_draws(
     num_draws: int,
 ) -> Draws:
     """At most ``num_draws`` draws, with the latents' conditional means and variances at ``new_inputs``."""
+    check_posterior(posterior, model, num_draws)
     engine = _svi_draws if isinstance(posterior, SVIFit) else _mcmc_draws
     draws = engine(posterior, model, inputs, new_inputs, num_draws)
     if not bool(jnp.isfinite(draws.weights).all() & jnp.isfinite(draws.gated_H).all()):
@@ -155,12 +173,19 @@ def svi_sites(fit: SVIFit, inputs, num_draws: int, names: tuple[str, ...]) -> di
     """Draws of the program's sites from the fit's q, gates Bernoulli; x from its marginals at ``inputs``."""
     names = tuple(name for name in names if name != "noise_variance" or fit.model.learns_noise)
     draw = Predictive(fit.guide.discrete, params=fit.params, num_samples=num_draws, return_sites=names, parallel=True)
-    return jax.jit(draw)(jax.random.key(0), inputs)
+    sites = jax.jit(draw)(jax.random.key(0), inputs)
+    return sites | {"b": fit.model.gates(sites["b"])}
 
 
 def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> Draws:
     sites = thinned_sites(mcmc, model, num_draws)
     sampler = mcmc.sampler
+    fitted = getattr(sampler, "inputs", None)
+    if sites["x"].shape[-1] != len(inputs) or (fitted is not None and not np.array_equal(fitted, inputs)):
+        raise ValueError(
+            f"inputs: expected those that the chains were run on, {sites['x'].shape[-1]} times in their order; "
+            f"got {len(inputs)} other ones"
+        )
     basis = features(
         model.covariances,
         inputs,
@@ -202,7 +227,7 @@ def _check_new(model: ALPS, inputs, new_inputs):
     new_inputs, _ = model.check(new_inputs)
     if new_inputs.shape[1:] != inputs.shape[1:]:
         raise ValueError(
-            f"new_inputs: expected the columns of inputs, shape (time, *{inputs.shape[1:]}), got {new_inputs.shape}"
+            f"new_inputs: expected the columns of inputs, of shape {inputs.shape}, got shape {new_inputs.shape}"
         )
     return new_inputs
 

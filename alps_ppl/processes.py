@@ -5,6 +5,7 @@
 - ``Features``: x_j = Phi_j w_j with w_j ~ N(0, I), for the sampler.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ def default_jitter(dtype) -> float:
 def _cholesky(gram: Float[Array, "latent n n"], jitter: float | None) -> Float[Array, "latent n n"]:
     jitter = default_jitter(gram.dtype) if jitter is None else jitter
     mean_diagonal = jnp.trace(gram, axis1=-2, axis2=-1)[:, None, None] / gram.shape[-1]
+    # A latent that is zero everywhere (a linear covariance of an all-zero column) gets the jitter alone.
+    mean_diagonal = jnp.where(mean_diagonal > 0, mean_diagonal, 1.0)
     return jnp.linalg.cholesky(gram + jitter * mean_diagonal * jnp.eye(gram.shape[-1], dtype=gram.dtype))
 
 
@@ -173,8 +176,11 @@ class Features(NamedTuple):
 
     def weights(self, x: Float[Array, "*draw latent time"]) -> Float[Array, "*draw feature"]:
         """The weights of latents that lie in the features' span: x_j at its pivots is L_j w_j."""
+        num_draws = math.prod(x.shape[:-2])
         solves = [
-            solve_triangular(jnp.asarray(tril, x.dtype), x[..., j, pivots].reshape(-1, len(pivots)).T, lower=True).T
+            solve_triangular(jnp.asarray(tril, x.dtype), x[..., j, pivots].reshape(num_draws, -1).T, lower=True).T
+            if len(pivots)
+            else jnp.zeros((num_draws, 0), x.dtype)
             for j, (pivots, tril) in enumerate(zip(self.pivots, self.pivot_tril, strict=True))
         ]
         return jnp.concatenate(solves, -1).reshape(*x.shape[:-2], -1)
@@ -189,7 +195,7 @@ class Features(NamedTuple):
         columns, residuals = [], []
         for covariance, pivots, tril in zip(covariances, self.pivots, self.pivot_tril, strict=True):
             K = covariance(inputs[pivots], new_inputs)
-            phi = solve_triangular(jnp.asarray(tril, K.dtype), K, lower=True).T
+            phi = solve_triangular(jnp.asarray(tril, K.dtype), K, lower=True).T if len(pivots) else K.T
             columns.append(phi)
             residuals.append(jnp.clip(covariance(new_inputs) - (phi**2).sum(-1), 0.0))
         return jnp.concatenate(columns, -1), jnp.stack(residuals)
@@ -214,6 +220,11 @@ def pivoted_cholesky(
     ``max_rank`` columns raises a ValueError.
     """
     residual = np.array(_diagonal(covariance, inputs), np.float64)
+    if not (np.isfinite(residual) & (residual >= 0)).all():
+        raise ValueError(
+            f"latent {name!r}: expected its covariance to have finite variances of at least 0 at the inputs, got "
+            f"{residual[~(residual >= 0) | ~np.isfinite(residual)][0]:g}; check its parameters"
+        )
     phi = np.zeros((len(residual), min(len(residual), max_rank, 32)))
     pivots: list[int] = []
     threshold = tolerance * residual.max()

@@ -4,6 +4,7 @@ import inspect
 import json
 import platform
 import time
+import traceback
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -34,8 +35,9 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     """Everything, in order; bad input is found before the first fit."""
     file = Path(str(module.__file__)).name
     try:
-        data = _expect(module.data(), Data, f"{file}: data()")
-        model = _expect(module.model(data), ALPS, f"{file}: model(data)")
+        data = _called(module, "data", Data)
+        model = _called(module, "model", ALPS, data)
+        model.check(data.inputs)
         inputs, y = model.check(data.train_inputs, data.train_y)
         if list(model.outputs) != data.outputs:
             raise ValueError(f"{file}: the model's outputs {list(model.outputs)} aren't the data's {data.outputs}")
@@ -45,6 +47,10 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
         raise BadInput(str(error)) from error
     click.echo(f"{file}: {data}")
 
+    baselines = {}
+    if hasattr(module, "baselines"):
+        click.echo("Baselines ...")
+        baselines = _called(module, "baselines", dict, data)
     posteriors: dict[str, Any] = {}
     trees: dict[str, xr.DataTree] = {}
     summary: dict[str, Any] = {"seed": seed, "model_file": file, "versions": versions()}
@@ -66,9 +72,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     table = inclusion_table(trees)
     predictions = {name: predict(p, model, inputs, y, data.inputs) for name, p in posteriors.items()}
     cells = _scored_cells(data, predictions, posteriors, model, inputs, y)
-    if hasattr(module, "baselines"):
-        click.echo("Baselines ...")
-        cells += _baseline_cells(data, module.baselines(data))
+    cells += _baseline_cells(data, baselines)
     scores = pd.concat(cells, ignore_index=True)
 
     _write(out, data, table, predictions, scores)
@@ -86,9 +90,18 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
-def _expect(value: Any, kind: type, what: str) -> Any:
+def _called(module: ModuleType, name: str, kind: type, *arguments: Any) -> Any:
+    """What the model file's function returns; whatever it raises becomes one line that names the place."""
+    path = str(module.__file__)
+    try:
+        value = getattr(module, name)(*arguments)
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        place = f"{Path(path).name}, line {lines[-1]}, in {name}()" if lines else f"{Path(path).name}: {name}()"
+        raise BadInput(f"{place}: {type(error).__name__}: {error}") from error
     if not isinstance(value, kind):
-        raise TypeError(f"{what}: expected it to return an alps.{kind.__name__}, got {type(value).__name__}")
+        expected = f"an alps.{kind.__name__}" if kind in (Data, ALPS) else f"a {kind.__name__}"
+        raise BadInput(f"{Path(path).name}: {name}(): expected it to return {expected}, got {type(value).__name__}")
     return value
 
 

@@ -161,6 +161,8 @@ def test_bad_options(call, model_file, tmp_path, extra, message):
         (("y[4, 0] = np.nan", "y[:] = np.nan"), "nothing to fit"),
         (("noise_variance=dist.InverseGamma(2.0, 0.2)", "noise_variance=-1.0"), "expected positive, finite variances"),
         (("return alps.Data(t", "return (t"), "can't be loaded"),
+        (("    t = np.arange(36.0)", "    t = {}['x']"), "seven.py, line 7, in data(): KeyError: 'x'"),
+        (("    t = np.arange(36.0)", "    return 3"), "data(): expected it to return an alps.Data, got int"),
         (('data.outputs, noise', '["v", "u"], noise'), "aren't the data's"),
     ],
 )  # fmt: skip

@@ -61,6 +61,11 @@ def test_predictions_go_back_to_units():
         (pd.date_range("2024-01-01", periods=3, freq="h"), [0, 1, 2], "hours since 2024-01-01 00:00"),
         (pd.date_range("2024-01-01", periods=3, freq="2D"), [0, 2, 4], "days since 2024-01-01 00:00"),
         (pd.Series(["2024-01-01", "2024-01-03", "2024-01-02"]), [0, 2, 1], "days since 2024-01-01 00:00"),
+        (
+            pd.date_range("2024-03-30 23:00", periods=3, freq="h", tz="Europe/Paris"),
+            [0, 1, 2],
+            "hours since 2024-03-30 22:00",
+        ),
         (np.array(["2024-01-01T06", "2024-01-01T00"], "M8[h]"), [6, 0], "hours since 2024-01-01 00:00"),
     ],
 )
@@ -77,6 +82,7 @@ def test_dates_become_hours_or_days(dates, expected, label):
         ({"outputs": ["a"]}, "expected 2 different names"),
         ({"outputs": ["a", "a"]}, "expected 2 different names"),
         ({"y": np.where(Y == 3, np.inf, Y)}, "got inf in row 2, output '1'"),
+        ({"held_out": {"test": [0, 1, 2, 3, 4, 5]}}, "expected a boolean array.*got int64"),
         ({"held_out": {"test": T[:3] > 1}}, r"held_out\['test'\]: expected a boolean array of shape"),
         ({"inputs": ["a", "b", "c", "d", "e", "f"]}, "expected numbers or ISO 8601 dates, got 'a'"),
     ],

@@ -224,6 +224,28 @@ def test_start_from_given_sites(small, key):
     np.testing.assert_allclose(sites["noise_variance"], [0.3, 0.4])
     with pytest.raises(ValueError, match=r"expected some of b, H, x, noise_variance, got \['c'\]"):
         kernel.init(key, 0, {"c": jnp.ones(2)}, (t, y), {})
+    with pytest.raises(ValueError, match=r"expected b of shape \(3, 2\), got \(2,\)"):
+        kernel.init(jax.random.split(key, 3), 0, {"b": jnp.ones(2)}, (t, y), {})
+
+
+@pytest.mark.parametrize(("p", "rank"), [(2, 6), (1, 1), (9, 2)])
+def test_shared_scale_leaves_the_prior_as_it_is(p, rank, key):
+    """For a latent that is off, the target is the prior: its moments survive the step, within 5 standard errors."""
+    from alps_ppl.conditionals import Statistics
+
+    kernel = alps.ALPSGibbs(alps.ALPS({"x": alps.linear_periodic(3.0)}, p, noise_variance=0.1))
+    stats = Statistics(None, None, None, None, None, jnp.zeros(rank, int))
+
+    def one(key):
+        H_key, w_key, step_key = jax.random.split(key, 3)
+        H, w = jax.random.normal(H_key, (p, 1)), jax.random.normal(w_key, (rank,))
+        c = kernel._shared_scale(step_key, stats, H, w, jnp.ones((p, 1)))
+        return H * c, w / c[0], c[0]
+
+    H, w, c = jax.lax.map(one, jax.random.split(key, 200_000), batch_size=20_000)
+    assert (c != 1).mean() > 0.5
+    for values, exact in (((H**2).mean((1, 2)), 1), ((H**4).mean((1, 2)), 3), ((w**2).mean(1), 1), ((w**4).mean(1), 3)):
+        assert abs(values.mean() - exact) < 5 * values.std() / np.sqrt(len(values))
 
 
 def test_pickle(small):
@@ -265,6 +287,24 @@ def test_all_missing_output_keeps_its_prior(key):
     H = run(model, t, y, key=key, num_samples=4_000).get_samples(group_by_chain=True)["H"][:, :, 1, 0]
     assert within(H, 0.0)
     assert within(H**2, 4.0)
+
+
+def test_parameter_free_and_zero_covariances(key):
+    """An all-zero column under a linear covariance, which has no parameter: a latent of rank 0, in both engines."""
+    inputs = np.stack([np.arange(12.0), np.zeros(12)], 1)
+    covariances = {
+        "slope": alps.on_column(kernels.DotProduct(), 0),
+        "nothing": alps.on_column(kernels.DotProduct(), 1),
+    }
+    model = alps.ALPS(covariances, noise_variance=0.1)
+    y = 0.2 * inputs[:, 0]
+    mcmc = run(model, inputs, y, key=key, num_samples=200, num_warmup=50, num_chains=2)
+    fit = alps.fit_svi(model, inputs, y, num_inducing=4, num_steps=500, rng_key=key, progress_bar=False)
+    for posterior in (mcmc, fit):
+        assert abs(alps.predict(posterior, model, inputs, y, inputs)["mean"][:, 0] - y).max() < 0.3
+    assert np.isfinite(fit.losses).all()
+    with pytest.raises(ValueError, match="reads column 1 of the inputs"):
+        model.check(inputs[:, 0])
 
 
 def test_errors(small, key):

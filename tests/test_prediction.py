@@ -140,6 +140,12 @@ def test_errors(mcmc, problem):
         alps.predict(mcmc, model, t, y, t, interval=1)
     with pytest.raises(ValueError, match="new_inputs: expected the columns of inputs"):
         alps.predict(mcmc, model, t, y, np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="expected those that the chains were run on"):
+        alps.predict(mcmc, model, t[::-1], y, t)
+    with pytest.raises(ValueError, match=r"new_y: expected shape \(time, output\) = \(10, 2\), got \(2, 10\)"):
+        alps.log_predictive_density(mcmc, model, t, y, t, y.T)
+    with pytest.raises(ValueError, match="num_draws: expected a positive whole number, got 0"):
+        alps.predict(mcmc, model, t, y, t, num_draws=0)
     with pytest.raises(ValueError, match="inputs: expected finite numbers"):
         alps.predict(mcmc, model, t, y, [np.nan])
 

@@ -183,5 +183,7 @@ def test_duplicated_inputs_and_a_zero_column():
     smooth = 3.19 * kernels.ExpSquared(scale=1.47)
     phi, _ = pivoted_cholesky(smooth, t, max_rank=100, tolerance=1e-10)
     np.testing.assert_allclose(phi @ phi.T, smooth(t, t), atol=1e-8)
+    with pytest.raises(ValueError, match=r"latent 'wrong': expected its covariance to have finite variances"):
+        pivoted_cholesky(kernels.ExpSquared(scale=np.nan) * -1.0, t, max_rank=5, tolerance=1e-10, name="wrong")
     nothing, _ = pivoted_cholesky(kernels.DotProduct(), jnp.zeros(5), max_rank=5, tolerance=1e-10)
     assert nothing.shape == (5, 0)
