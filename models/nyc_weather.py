@@ -9,6 +9,10 @@ Matern-1/2 process of 96 h and 12 h. The slow one is a Matern on purpose. With a
 forecast goes wild and the 31 h decoy comes on: a smooth covariance six days ahead is a strong claim, and a decoy that
 comes on is a sign of a wrong dictionary, not of a 31 h cycle.
 
+What limits the answer: two flexible latents serve four kinds of series. They can follow dew point and humidity, or
+pressure, and each choice is a mode that Gibbs chains don't leave in thousands of sweeps; in one of them the 31 h decoy
+helps out. So the chains disagree, the command says so, and the README has the numbers.
+
 Outputs are standardised by their training mean and sd, so H has prior variance 1; the noise is learnt per output.
 Two Matern latents have full rank on 600 hours, so a Gibbs sweep factors a 1,208 x 1,208 matrix: that is what its
 time goes into.
