@@ -310,6 +310,16 @@ def _noise_variance(noise_variance, num_outputs: int):
                 f"noise_variance: expected a prior with batch shape () or ({num_outputs},), got {shape} "
                 f"and event shape {noise_variance.event_shape}"
             )
+        if bool(jnp.any(noise_variance.support(jnp.asarray(-1.0)))):
+            raise ValueError(
+                "noise_variance: expected a prior of positive numbers, e.g. InverseGamma, got one of any sign"
+            )
+        if isinstance(
+            noise_variance, dist.ExpandedDistribution
+        ):  # one prior repeated: the Gibbs block reads its parameters
+            base = noise_variance.base_dist
+            if isinstance(base, dist.InverseGamma):
+                return dist.InverseGamma(jnp.broadcast_to(base.concentration, shape), base.rate)
         return noise_variance
     variance = np.asarray(noise_variance, np.float64)
     if variance.shape not in ((), (num_outputs,)):

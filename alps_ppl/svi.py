@@ -1,5 +1,6 @@
 """Stochastic variational inference (paper, section 3 and App. B): ``fit_svi``."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -128,7 +129,8 @@ def fit_svi(
     ValueError, TypeError
         For bad input, before any step.
     NonFiniteLossError
-        When the loss or its gradient isn't finite; its ``fit`` is the last finite state.
+        When the loss or its gradient isn't finite, in every restart; its ``fit`` is the last finite state. A single
+        restart that fails is left out with a warning.
     """
     inputs, y = model.check(inputs, y)
     _check_settings(len(inputs), num_inducing, num_steps, num_particles, batch_size, num_restarts, learning_rate)
@@ -142,7 +144,7 @@ def fit_svi(
     )
     init = jax.jit(lambda key: svi.init(key, inputs, y, relaxed=True, temperature=float(temperatures[0])))
     steps = _compiled_steps(svi, inputs, y, jnp.asarray(temperatures, inputs.dtype), batch_size)
-    fits = []
+    fits: list[SVIFit] = []
     for restart, key in enumerate(jax.random.split(rng_key, num_restarts)):
         fit_key, elbo_key = jax.random.split(key)
         state = init(fit_key)
@@ -151,13 +153,17 @@ def fit_svi(
         fit = SVIFit(model, guide, svi.get_params(state), losses, temperatures)
         if failed:
             step = len(losses)
-            raise NonFiniteLossError(
-                f"SVI stopped at step {step} of {num_steps}: the loss or its gradient is not finite. Try a smaller "
+            failure = NonFiniteLossError(
+                f"{name} stopped at step {step} of {num_steps}: the loss or its gradient is not finite. Try a smaller "
                 f"learning_rate (now {learning_rate}), 64-bit (numpyro.enable_x64()), or y and mixing_variance on "
                 "the same scale. The exception's .fit is the last finite state",
                 step,
                 fit,
             )
+            if restart == num_restarts - 1 and not fits:
+                raise failure
+            warnings.warn(f"{failure}; the other starts go on without it", RuntimeWarning, stacklevel=2)
+            continue
         elbo, mcse = discrete_elbo(fit, inputs, y, elbo_key)
         fits.append(SVIFit(model, guide, fit.params, losses, temperatures, elbo, mcse))
     best = max(fits, key=lambda fit: fit.elbo)

@@ -142,6 +142,12 @@ def test_draws_at_never_and_always(key):
         assert all(np.isfinite(value).all() for value in samples.values())
 
 
+def test_an_expanded_prior_is_the_same_prior():
+    noise = dist.InverseGamma(2.0, 0.2).expand((2,))
+    model = alps.ALPS({"x": kernels.Exp(scale=1.0)}, 2, noise_variance=noise)
+    assert alps.ALPSGibbs(model).model.noise_variance.log_prob(jnp.ones(2)).tolist() == noise.log_prob(1.0).tolist()
+
+
 @pytest.fixture
 def small():
     t = np.arange(20.0)

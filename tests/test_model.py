@@ -182,6 +182,7 @@ T3, Y3 = np.arange(3.0), np.zeros((3, 2))
         ({"noise_variance": 0.0}, "positive, finite variances, got"),
         ({"noise_variance": np.ones(3)}, r"one per output \(2\), got shape \(3,\)"),
         ({"noise_variance": dist.InverseGamma(np.ones(3), 1.0)}, "a prior with batch shape"),
+        ({"noise_variance": dist.Normal(0.0, 1.0)}, "a prior of positive numbers"),
     ],
 )
 def test_bad_models(arguments, message):

@@ -300,6 +300,23 @@ def test_a_non_finite_loss_stops_and_keeps_the_last_state(two_periods, key):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fit.params))
 
 
+def test_a_restart_that_fails_is_left_out(two_periods, key, monkeypatch):
+    from alps_ppl import svi
+
+    model, t, y = two_periods
+    run, starts = svi._run, []
+
+    def first_fails(*arguments):
+        state, losses, failed = run(*arguments)
+        starts.append(failed)
+        return state, losses, len(starts) == 1 or failed
+
+    monkeypatch.setattr(svi, "_run", first_fails)
+    with pytest.warns(RuntimeWarning, match="start 1 of 2 stopped at step .*the other starts go on"):
+        fit = alps.fit_svi(model, t, y, num_steps=50, rng_key=key, num_restarts=2, **QUICK)
+    assert len(fit.restart_elbos) == 1
+
+
 @pytest.mark.parametrize("target", ["guide", "svi"])
 def test_the_discrete_program_in_svi_is_an_error(two_periods, key, target):
     model, t, y = two_periods
