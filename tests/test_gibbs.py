@@ -47,7 +47,9 @@ def within(draws, exact, z=4.0):
     return abs(draws.mean() - exact) <= z * mcse
 
 
-@pytest.mark.parametrize(("blocks", "num_samples"), [("collapsed", 8_000), ("paper", 25_000)])
+@pytest.mark.parametrize(
+    ("blocks", "num_samples"), [("collapsed", 8_000), pytest.param("paper", 25_000, marks=pytest.mark.slow)]
+)
 def test_exact_gate_posterior(blocks, num_samples, oracle, key):
     """Gates within 4 MCSE of the oracle's (H integrated by quadrature), and its posterior mean of f."""
     o = oracle("alps_exact")
@@ -159,7 +161,7 @@ def small():
 
 
 @pytest.mark.parametrize("chain_method", ["sequential", "parallel", "vectorized", jax.vmap])
-@pytest.mark.parametrize("progress_bar", [False, True])
+@pytest.mark.parametrize("progress_bar", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_chain_methods_fields_thinning(small, key, chain_method, progress_bar, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
     model, t, y = small
@@ -309,7 +311,7 @@ def test_parameter_free_and_zero_covariances(key):
     for posterior in (mcmc, fit):
         assert abs(alps.predict(posterior, model, inputs, y, inputs)["mean"][:, 0] - y).max() < 0.3
     assert np.isfinite(fit.losses).all()
-    with pytest.raises(ValueError, match="reads column 1 of the inputs"):
+    with pytest.raises(ValueError, match="latent 'slope' reads column 0 of the inputs, whose shape is"):
         model.check(inputs[:, 0])
 
 
