@@ -29,5 +29,5 @@ def model(data: alps.Data) -> alps.ALPS:
     return alps.ALPS(harmonics, data.outputs, inclusion_prob=0.5, mixing_variance=1.0, noise_variance=NOISE_SD**2)
 
 
-SVI = {"num_inducing": 10, "num_steps": 5_000, "learning_rate": 0.01}
+SVI = {"num_inducing": 10, "num_steps": 10_000, "learning_rate": 0.01}
 GIBBS = {"num_warmup": 500, "num_samples": 1_000, "num_chains": 4}
