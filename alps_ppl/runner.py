@@ -54,6 +54,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     posteriors: dict[str, Any] = {}
     trees: dict[str, xr.DataTree] = {}
     summary: dict[str, Any] = {"seed": seed, "model_file": file, "versions": versions()}
+    summary["settings"] = {engine: getattr(module, engine.upper()) for engine in engines}
     keys = dict(zip(("svi", "gibbs"), jax.random.split(jax.random.key(seed)), strict=True))
     for engine in engines:
         fit = {"svi": _fit_svi, "gibbs": _fit_gibbs}[engine]
@@ -79,7 +80,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     for engine in engines:
         summary[engine] |= _engine_summary(engine, posteriors[engine], trees[engine], table, scores)
     summary["scores"] = _summary_scores(scores)
-    (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2) + "\n")
+    (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2, default=str) + "\n")
     _figures(out, data, table, predictions, trees, posteriors)
     _report(out, table, summary, engines)
 

@@ -90,6 +90,7 @@ def test_run_writes_the_contract(call, model_file, tmp_path):
 
     summary = json.loads((out / "summary.json").read_text())
     assert summary["seed"] == 3
+    assert summary["settings"]["gibbs"]["num_samples"] == 250
     assert {"seconds", "elbo", "rmse", "nlpd"} == set(summary["svi"])
     assert {"seconds", "max_rhat", "min_ess", "lp_rhat", "rmse", "nlpd"} == set(summary["gibbs"])
     assert {"numpyro", "jax", "python"} <= set(summary["versions"])
