@@ -164,10 +164,6 @@ def _cells(data: Data, engine: str, mean: np.ndarray, log_density: np.ndarray) -
     )
 
 
-def _score(cells: pd.DataFrame) -> pd.Series:
-    return pd.Series({"rmse": np.sqrt(cells.squared_error.mean()), "nlpd": cells.nlpd.mean()})
-
-
 def _summary_scores(scores: pd.DataFrame) -> dict:
     """{split: {engine: {rmse, nlpd}}}, in training sds."""
     averaged = scores.groupby(["split", "engine"], sort=False)[["squared_error", "nlpd"]].mean()
