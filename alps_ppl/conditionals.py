@@ -79,34 +79,45 @@ class PrecisionNormal(dist.Distribution):
     def mean(self) -> Float[Array, "*batch dim"]:
         return self._solve(self._solve(self.potential, transpose=False), transpose=True)
 
-    def sample(self, key, sample_shape=()):
-        noise = jax.random.normal(key, sample_shape + self.potential.shape, self.potential.dtype)
+    def transform(self, noise: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+        """A draw from standard normals."""
         draw = jnp.vectorize(
             lambda tril, a, z: solve_triangular(tril, solve_triangular(tril, a, lower=True) + z, lower=True, trans=1),
             signature="(d,d),(d),(d)->(d)",
         )
         return draw(self.precision_tril, self.potential, noise)
 
+    def sample(self, key, sample_shape=()):
+        return self.transform(jax.random.normal(key, sample_shape + self.potential.shape, self.potential.dtype))
+
+    @property
+    def log_integral(self) -> Float[Array, "*batch"]:
+        """Log of the integral of exp(a^T w - w^T P w / 2) over w, relative to that of exp(-w^T w / 2)."""
+        whitened = self._solve(self.potential, transpose=False)
+        return 0.5 * (whitened**2).sum(-1) - self._half_log_det
+
+    @property
+    def _half_log_det(self) -> Float[Array, "*batch"]:
+        return jnp.log(jnp.diagonal(self.precision_tril, axis1=-2, axis2=-1)).sum(-1)
+
     def log_prob(self, value):
         whitened = jnp.einsum("...ji,...j->...i", self.precision_tril, value - self.mean)
-        half_log_det = jnp.log(jnp.diagonal(self.precision_tril, axis1=-2, axis2=-1)).sum(-1)
-        return half_log_det - 0.5 * (whitened**2).sum(-1) - 0.5 * value.shape[-1] * jnp.log(2 * jnp.pi)
+        return self._half_log_det - 0.5 * (whitened**2).sum(-1) - 0.5 * value.shape[-1] * jnp.log(2 * jnp.pi)
 
 
-def weights_conditional(
-    stats: Statistics,
-    H: Float[Array, "output latent"],
-    b: Float[Array, " latent"],
-    noise_variance: Float[Array, " output"],
-) -> PrecisionNormal:
-    """W | H, b, sigma^2, Y: one Gaussian over all latents' weights (App. C.1).
+class WeightsLikelihood(NamedTuple):
+    """The likelihood of all latents' weights w with every gate open, up to a constant: exp(a^T w - w^T P w / 2)."""
 
-    Its precision is I + sum_i (h_i o b)(h_i o b)^T o G_i / sigma_i^2, where the outer product is spread
-    over the features by ``owner``. A latent that is off falls back to its prior.
-    """
-    loadings = H * b
+    potential: Float[Array, " feature"]
+    precision: Float[Array, "feature feature"]
+
+
+def weights_likelihood(
+    stats: Statistics, H: Float[Array, "output latent"], noise_variance: Float[Array, " output"]
+) -> WeightsLikelihood:
+    """P = sum_i h_i h_i^T o G_i / sigma_i^2, the outer product spread over the features by ``owner`` (App. C.1)."""
     precision_of_x = jax.ops.segment_sum(
-        (loadings[:, :, None] * loadings[:, None, :]) / noise_variance[:, None, None],
+        (H[:, :, None] * H[:, None, :]) / noise_variance[:, None, None],
         stats.pattern,
         num_segments=len(stats.gram),
     )
@@ -118,9 +129,24 @@ def weights_conditional(
         of_x, gram = pattern
         return precision + (spread @ of_x @ spread.T) * gram, None
 
-    precision, _ = jax.lax.scan(add_pattern, jnp.eye(size, dtype=H.dtype), (precision_of_x, stats.gram))
-    potential = ((loadings / noise_variance[:, None]).T @ stats.projection)[stats.owner, jnp.arange(size)]
-    return PrecisionNormal(potential, precision)
+    precision, _ = jax.lax.scan(add_pattern, jnp.zeros((size, size), H.dtype), (precision_of_x, stats.gram))
+    potential = ((H / noise_variance[:, None]).T @ stats.projection)[stats.owner, jnp.arange(size)]
+    return WeightsLikelihood(potential, precision)
+
+
+def weights_conditional(
+    stats: Statistics,
+    H: Float[Array, "output latent"],
+    b: Float[Array, " latent"],
+    noise_variance: Float[Array, " output"],
+) -> PrecisionNormal:
+    """W | H, b, sigma^2, Y: one Gaussian over all latents' weights (App. C.1).
+
+    A latent that is off falls back to its prior.
+    """
+    likelihood = weights_likelihood(stats, H * b, noise_variance)
+    identity = jnp.eye(len(stats.owner), dtype=H.dtype)
+    return PrecisionNormal(likelihood.potential, identity + likelihood.precision)
 
 
 def log_evidence(
@@ -130,11 +156,9 @@ def log_evidence(
     noise_variance: Float[Array, " output"],
 ) -> Float[Array, ""]:
     """Log p(Y | H, b, sigma^2), the latents integrated out: the linear mixing model's evidence."""
-    w = weights_conditional(stats, H, b, noise_variance)
-    whitened = w._solve(w.potential, transpose=False)
-    half_log_det = jnp.log(jnp.diagonal(w.precision_tril)).sum()
     log_normaliser = stats.num_observed @ jnp.log(2 * jnp.pi * noise_variance)
-    return -0.5 * (log_normaliser + stats.sum_squares @ (1 / noise_variance) - (whitened**2).sum()) - half_log_det
+    without = -0.5 * (log_normaliser + stats.sum_squares @ (1 / noise_variance))
+    return without + weights_conditional(stats, H, b, noise_variance).log_integral
 
 
 def mixing_conditional(
@@ -172,34 +196,48 @@ def gate_conditional(
     return dist.Bernoulli(logits=inclusion_logits[j] + c)
 
 
-class GateAndColumn(dist.Distribution):
-    """A gate and its column of H, jointly: b_j ~ Bern, then h_:j | b_j; the value is [b_j, h_1j ... h_pj]."""
+class GateAndBlock(dist.Distribution):
+    """A gate and a Gaussian block that is integrated out of its odds: b_j ~ Bern, then the block given b_j.
+
+    The value is [b_j, block]; ``on`` and ``off`` are the block's distributions.
+    """
 
     support = constraints.real_vector
     pytree_data_fields = ("logits", "on", "off")
 
-    def __init__(self, logits: Float[Array, ""], on: dist.Normal, off: dist.Normal, *, validate_args=None):
+    def __init__(self, logits: Float[Array, ""], on: dist.Distribution, off: dist.Distribution, *, validate_args=None):
         self.logits = logits
         self.on = on
         self.off = off
-        super().__init__((), (1 + on.batch_shape[0],), validate_args=validate_args)
+        super().__init__((), (1 + on.event_shape[0],), validate_args=validate_args)
 
     @property
     def probs(self) -> Float[Array, ""]:
         return jax.nn.sigmoid(self.logits)
 
-    def _column(self, gate) -> dist.Normal:
-        return dist.Normal(jnp.where(gate, self.on.loc, self.off.loc), jnp.where(gate, self.on.scale, self.off.scale))
+    def transform(self, uniform: Float[Array, ""], noise: Float[Array, " dim"]) -> Float[Array, " 1+dim"]:
+        """A draw from a uniform and standard normals."""
+        gate = uniform <= self.probs
+        block = jnp.where(gate, standard_draw(self.on, noise), standard_draw(self.off, noise))
+        return jnp.concatenate([gate[None].astype(block.dtype), block])
 
     def sample(self, key, sample_shape=()):
-        gate_key, column_key = jax.random.split(key)
-        gate = dist.Bernoulli(logits=self.logits).sample(gate_key, (*sample_shape, 1))
-        return jnp.concatenate([gate.astype(self.on.loc.dtype), self._column(gate).sample(column_key)], -1)
+        gate_key, block_key = jax.random.split(key)
+        uniform = jax.random.uniform(gate_key, sample_shape, self.logits.dtype)
+        noise = jax.random.normal(block_key, sample_shape + self.on.event_shape, self.logits.dtype)
+        return jnp.vectorize(self.transform, signature="(),(d)->(e)")(uniform, noise)
 
     def log_prob(self, value):
-        gate = value[..., :1]
-        column = self._column(gate == 1).log_prob(value[..., 1:]).sum(-1)
-        return jax.nn.log_sigmoid(jnp.where(gate[..., 0] == 1, self.logits, -self.logits)) + column
+        gate, block = value[..., 0] == 1, value[..., 1:]
+        log_gate = jax.nn.log_sigmoid(jnp.where(gate, self.logits, -self.logits))
+        return log_gate + jnp.where(gate, self.on.log_prob(block), self.off.log_prob(block))
+
+
+def standard_draw(block: PrecisionNormal | dist.Independent, noise: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    """A draw of a Gaussian block from standard normals."""
+    if isinstance(block, PrecisionNormal):
+        return block.transform(noise)
+    return block.base_dist.loc + block.base_dist.scale * noise
 
 
 def gate_and_column_conditional(
@@ -210,7 +248,7 @@ def gate_and_column_conditional(
     mixing_variance: Float[Array, "output latent"],
     inclusion_logits: Float[Array, " latent"],
     j: int | Int[Array, ""],
-) -> GateAndColumn:
+) -> GateAndBlock:
     """(b_j, h_:j) | x, b_-j, H_:-j, sigma^2, Y: the gate with h_:j integrated out, then h_:j given it.
 
     log BF_j = sum_i -1/2 log(1 + s_ij x'x / sigma_i^2) + 1/2 (x'r_i / sigma_i^2)^2 / (1/s_ij + x'x / sigma_i^2).
@@ -219,11 +257,34 @@ def gate_and_column_conditional(
     s = mixing_variance[:, j]
     precision = 1 / s + xx / noise_variance
     log_bayes_factor = 0.5 * ((xr / noise_variance) ** 2 / precision - jnp.log1p(s * xx / noise_variance)).sum()
-    return GateAndColumn(
+    return GateAndBlock(
         inclusion_logits[j] + log_bayes_factor,
-        on=dist.Normal(xr / noise_variance / precision, 1 / jnp.sqrt(precision)),
-        off=dist.Normal(jnp.zeros_like(s), jnp.sqrt(s)),
+        on=dist.Normal(xr / noise_variance / precision, 1 / jnp.sqrt(precision)).to_event(1),
+        off=dist.Normal(jnp.zeros_like(s), jnp.sqrt(s)).to_event(1),
     )
+
+
+def gate_and_latent_conditional(
+    likelihood: WeightsLikelihood,
+    gated_weights: Float[Array, " feature"],
+    inclusion_logits: Float[Array, " latent"],
+    j: int | Int[Array, ""],
+    own: Int[Array, " rank"],
+) -> GateAndBlock:
+    """(b_j, w_j) | H, b_-j, w_-j, sigma^2, Y: the gate with its latent integrated out, then w_j given it.
+
+    ``own`` are the latent's features, padded with the number of features where there are fewer; the padding
+    is of no effect. log BF_j = -1/2 log|I + P_jj| + 1/2 u'(I + P_jj)^-1 u, with P_jj = sum_i h_ij^2 G_i,jj / sigma_i^2
+    and u = sum_i h_ij Phi_j' r_i / sigma_i^2. ``gated_weights`` are w o b.
+    """
+    potential, precision = likelihood
+    mine = precision.at[own].get(mode="fill", fill_value=0.0)
+    others = gated_weights.at[own].set(0.0, mode="drop")
+    u = potential.at[own].get(mode="fill", fill_value=0.0) - mine @ others
+    identity = jnp.eye(len(own), dtype=potential.dtype)
+    on = PrecisionNormal(u, identity + mine.at[:, own].get(mode="fill", fill_value=0.0))
+    off = dist.Normal(jnp.zeros_like(u), 1.0).to_event(1)
+    return GateAndBlock(inclusion_logits[j] + on.log_integral, on, off)
 
 
 class SharedScale(NamedTuple):

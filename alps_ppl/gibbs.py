@@ -1,8 +1,11 @@
 """The Gibbs sampler as a NumPyro MCMC kernel (paper, App. C): state, start, sweep."""
 
 import inspect
+import math
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import jax
@@ -10,15 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import random
+from jax.lax import erf_inv
 from jaxtyping import Array, Float
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from alps_ppl.conditionals import (
-    Moments,
     Statistics,
     gate_and_column_conditional,
+    gate_and_latent_conditional,
     gate_conditional,
+    log_evidence,
     mixing_conditional,
     moments,
     noise_conditional,
@@ -26,38 +31,63 @@ from alps_ppl.conditionals import (
     scale_conditional,
     statistics,
     weights_conditional,
+    weights_likelihood,
 )
+from alps_ppl.covariances import equal_covariance_groups
 from alps_ppl.model import ALPS
 from alps_ppl.processes import Features, features
 
-BLOCKS = ("collapsed", "paper")
+# What a sweep may have besides its draws of all latents, of H and of the noise.
+MOVES = {
+    "gate": "b_j given the latents and H: the paper's",
+    "gate_column": "b_j with its column of H integrated out, then the column",
+    "gate_latent": "b_j with its latent integrated out, then the latent",
+    "marginal_gate": "b_j with all latents integrated out",
+    "marginal_swap": "(b_j, H_:j) and (b_k, H_:k) change places, all latents integrated out",
+    "marginal_walk": "a random walk of H_:j, all latents integrated out",
+    "exchange": "two latents of one covariance change places",
+    "scale": "the scale that H_:j and x_j share",
+}
+BLOCKS = {"collapsed": ("gate_column", "scale"), "paper": ("gate",), "all": tuple(n for n in MOVES if n != "gate")}
+STARTS = ("prior", "dispersed", "off", "on")
 
 
 class ALPSGibbsState(NamedTuple):
     """``z``: b, H, the latents' weights and, if it is learnt, noise_variance.
 
     ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents.
-    ``gate_prob`` (latent,) is the probability with which each gate was last drawn on: its mean over the
-    draws estimates the inclusion probability with less Monte Carlo error than the mean of ``b``.
+    ``gate_prob`` (latent,) is the probability with which the sweep drew each gate on: its mean over the draws
+    estimates the inclusion probability with less Monte Carlo error than the mean of ``b``.
     ``stats`` is the data's and the same in all chains: it isn't batched in vectorized chains.
     """
 
     z: dict[str, Array]
     potential_energy: Float[Array, ""]
     gate_prob: Float[Array, " latent"]
-    moments: Moments
     rng_key: Array
     stats: Statistics
 
 
 # What vmap maps over when the chains are vectorized: everything but the statistics.
-_CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, moments=0, rng_key=0, stats=None)  # type: ignore[arg-type]
+_CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, rng_key=0, stats=None)  # type: ignore[arg-type]
 
 
 def _refuse_traced_data(data):
     """The features and their number come from the data's values, and are constants of the compiled program."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(data)):
         raise TypeError("ALPSGibbs needs concrete data to choose its features: leave jit_model_args=True out")
+
+
+def _noise(key, normal: dict[str, tuple], uniform: dict[str, tuple], dtype) -> tuple[dict, dict]:
+    """Standard normals and uniforms of several shapes from one draw: each draw costs .3 s of compilation."""
+    shapes = [*normal.values(), *uniform.values()]
+    sizes = [math.prod(shape) for shape in shapes]
+    # Open at -1, as in jax.random.normal: an inverse of it is finite, and so is the logarithm of a uniform.
+    flat = random.uniform(key, (sum(sizes),), dtype, minval=np.nextafter(np.array(-1, dtype), 0), maxval=1)
+    parts = [part.reshape(shape) for part, shape in zip(jnp.split(flat, np.cumsum(sizes)[:-1]), shapes, strict=True)]
+    normals = [math.sqrt(2) * erf_inv(part) for part in parts[: len(normal)]]
+    uniforms = [0.5 + 0.5 * part for part in parts[len(normal) :]]
+    return dict(zip(normal, normals, strict=True)), dict(zip(uniform, uniforms, strict=True))
 
 
 class ALPSGibbs(MCMCKernel):
@@ -72,9 +102,12 @@ class ALPSGibbs(MCMCKernel):
     Parameters
     ----------
     blocks
-        "collapsed": each gate is drawn jointly with its column of H, integrated out, and a Metropolis step
-        moves the scale that H_:j and x_j share. "paper": the paper's plain blocks, p(b_j | x, H), which mix
-        poorly and are kept as the reference.
+        Which moves a sweep has besides its draws of all latents, of H and of the noise: names from
+        ``alps_ppl.gibbs.MOVES``, or "collapsed" (gate_column, scale), "paper" (gate: the paper's plain blocks, which
+        mix poorly and are kept as the reference) or "all" of them but the paper's.
+    start
+        Where b starts: "prior", "off", "on", or "dispersed", which draws the number of active latents evenly from
+        none to all, so that chains start far apart. The other sites start from the prior.
     max_rank
         The largest number of features of one latent; a covariance that needs more raises a ValueError.
     tolerance
@@ -82,16 +115,24 @@ class ALPSGibbs(MCMCKernel):
         Default 1e-10 in float64, 1e-5 in float32.
 
     ``init_params`` may hold b, H, x and noise_variance, each with a leading chain axis for several
-    chains; what it lacks is drawn from the prior.
+    chains; what it lacks starts as ``start`` says. A fitted SVI state: ``init_params=alps.init_from_svi(...)``.
     """
 
     sample_field = "z"
 
-    def __init__(self, model: ALPS, *, blocks: str = "collapsed", max_rank: int = 2000, tolerance: float | None = None):
+    def __init__(
+        self,
+        model: ALPS,
+        *,
+        blocks: str | Sequence[str] = "collapsed",
+        start: str = "prior",
+        max_rank: int = 2000,
+        tolerance: float | None = None,
+    ):
         if not isinstance(model, ALPS):
             raise TypeError(f"model: expected an alps_ppl.ALPS, got {type(model).__name__}")
-        if blocks not in BLOCKS:
-            raise ValueError(f"blocks: expected one of {BLOCKS}, got {blocks!r}")
+        if start not in STARTS:
+            raise ValueError(f"start: expected one of {STARTS}, got {start!r}")
         if model.learns_noise and not isinstance(model.noise_variance, dist.InverseGamma):
             raise ValueError(
                 "noise_variance: the Gibbs sampler needs an InverseGamma prior (or fixed variances), got "
@@ -99,6 +140,8 @@ class ALPSGibbs(MCMCKernel):
             )
         self.model = model
         self.blocks = blocks
+        self.moves = _moves(blocks)
+        self.start = start
         self.max_rank = max_rank
         self.tolerance = tolerance
         self._sample_fn: Any = None
@@ -130,7 +173,7 @@ class ALPSGibbs(MCMCKernel):
         self._sample_fn = self._sweep
         first = self._init_chain if is_prng_key(rng_key) else jax.vmap(self._init_chain, (0, None, 0), _CHAIN_AXES)
         num_chains = None if is_prng_key(rng_key) else len(rng_key)
-        return jax.jit(first)(rng_key, stats, self._start(init_params, num_chains))
+        return jax.jit(first)(rng_key, stats, self._given(init_params, num_chains))
 
     def sample(self, state: ALPSGibbsState, model_args, model_kwargs) -> ALPSGibbsState:
         """One sweep over all blocks."""
@@ -180,116 +223,257 @@ class ALPSGibbs(MCMCKernel):
                 stacklevel=2,
             )
 
-    def _start(self, init_params, num_chains: int | None) -> dict[str, Array]:
+    def _given(self, init_params, num_chains: int | None) -> dict[str, Array]:
         """The given sites, with weights for x; ``num_chains`` is None for a single chain."""
-        start = dict(init_params or {})
-        unknown = set(start) - {"b", "H", "x", "noise_variance"}
+        given = dict(init_params or {})
+        unknown = set(given) - {"b", "H", "x", "noise_variance"}
         if unknown:
             raise ValueError(f"init_params: expected some of b, H, x, noise_variance, got {sorted(unknown)}")
-        if "noise_variance" in start and not self.model.learns_noise:
+        if "noise_variance" in given and not self.model.learns_noise:
             raise ValueError("init_params: noise_variance is fixed in this model, so it has no start")
         sizes = {"b": (len(self.model.latents),), "H": self.model.mixing_variance.shape}
         sizes |= {"x": (len(self.model.latents), self._features.phi.shape[0])}  # type: ignore[union-attr]
         sizes |= {"noise_variance": (len(self.model.outputs),)}
-        for name, value in start.items():
+        for name, value in given.items():
             expected = (*((num_chains,) if num_chains else ()), *sizes[name])
             if jnp.shape(value) != expected:
                 raise ValueError(f"init_params: expected {name} of shape {expected}, got {jnp.shape(value)}")
-        if "x" in start:
-            start["weights"] = self._features.weights(start.pop("x"))  # type: ignore[union-attr]
-        return start
+            if isinstance(value, jax.core.Tracer):
+                continue
+            values = np.asarray(value)
+            wanted, right = {
+                "b": ("zeros and ones", np.isin(values, (0, 1))),
+                "noise_variance": ("positive, finite variances", np.isfinite(values) & (values > 0)),
+            }.get(name, ("finite values", np.isfinite(values)))
+            if not right.all():
+                raise ValueError(f"init_params: expected {name} to hold {wanted}, got {values[~right].flat[0]}")
+        if "x" in given:
+            given["weights"] = self._features.weights(jnp.asarray(given.pop("x")))  # type: ignore[union-attr]
+        return given
 
-    def _init_chain(self, rng_key, stats: Statistics, start: dict[str, Array]) -> ALPSGibbsState:
+    def _init_chain(self, rng_key, stats: Statistics, given: dict[str, Array]) -> ALPSGibbsState:
         model, dtype = self.model, stats.gram.dtype
-        m, p = len(model.latents), len(model.outputs)
-        rng_key, b_key, H_key, w_key, noise_key = random.split(rng_key, 5)
+        p, m = model.mixing_variance.shape
+        rng_key, key, noise_key = random.split(rng_key, 3)
+        normal, uniform = _noise(key, {"H": (p, m), "weights": stats.owner.shape}, {"b": (m,), "prob": ()}, dtype)
+        starts: dict[str, Any] = {"prior": model.inclusion_prob, "dispersed": uniform["prob"], "off": 0.0, "on": 1.0}
         z = {
-            "b": random.bernoulli(b_key, model.inclusion_prob),
-            "H": random.normal(H_key, (p, m), dtype) * np.sqrt(model.mixing_variance),
-            "weights": random.normal(w_key, stats.owner.shape, dtype),
+            "b": uniform["b"] <= starts[self.start],
+            "H": normal["H"] * np.sqrt(model.mixing_variance),
+            "weights": normal["weights"],
         }
         if model.learns_noise:
             z["noise_variance"] = model.noise_variance.expand((p,)).sample(noise_key)
-        z = {name: jnp.asarray(start.get(name, value), dtype) for name, value in z.items()}
+        z = {name: jnp.asarray(given.get(name, value), dtype) for name, value in z.items()}
         z["b"] = model.gates(z["b"]).astype(jnp.int32)
-        return self._state(rng_key, stats, z, jnp.asarray(model.inclusion_prob, dtype))
+        rss = residual_sum_squares(stats, moments(stats, z["weights"], m), z["H"], z["b"].astype(dtype))
+        energy = self._potential_energy(stats, rss, z)
+        return ALPSGibbsState(z, energy, jnp.asarray(model.inclusion_prob, dtype), rng_key, stats)
 
-    def _state(self, rng_key, stats, z, gate_prob) -> ALPSGibbsState:
-        moments_ = moments(stats, z["weights"], len(self.model.latents))
-        energy = self._potential_energy(stats, moments_, z)
-        return ALPSGibbsState(z, energy, gate_prob, moments_, rng_key, stats)
-
-    def _noise(self, z) -> Float[Array, " output"]:
+    def _noise_variance(self, z) -> Float[Array, " output"]:
         return z["noise_variance"] if self.model.learns_noise else jnp.asarray(self.model.noise_variance, z["H"].dtype)
 
-    def _potential_energy(self, stats, moments_, z) -> Float[Array, ""]:
-        model = self.model
-        noise = self._noise(z)
-        rss = residual_sum_squares(stats, moments_, z["H"], z["b"].astype(noise.dtype))
-        logits = jnp.asarray(model.inclusion_logits, noise.dtype)
+    def _log_prior(self, H, b) -> Float[Array, ""]:
+        """Of b and H, up to a constant."""
+        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
+        gates = jax.nn.log_sigmoid(jnp.where(b == 1, logits, -logits)).sum()
+        return gates - 0.5 * (H**2 / self.model.mixing_variance).sum()
+
+    def _potential_energy(self, stats, rss, z) -> Float[Array, ""]:
+        noise, weights, s = self._noise_variance(z), z["weights"], self.model.mixing_variance
         log_joint = (
-            -0.5 * (stats.num_observed @ jnp.log(2 * jnp.pi * noise) + rss @ (1 / noise))
-            + dist.Normal().log_prob(z["weights"]).sum()
-            + dist.Normal(0, np.sqrt(model.mixing_variance)).log_prob(z["H"]).sum()
-            + jax.nn.log_sigmoid(jnp.where(z["b"] == 1, logits, -logits)).sum()
+            self._log_prior(z["H"], z["b"])
+            - 0.5 * (stats.num_observed @ jnp.log(2 * jnp.pi * noise) + rss @ (1 / noise))
+            - 0.5 * (weights @ weights + weights.size * np.log(2 * np.pi) + np.log(2 * np.pi * s).sum())
         )
-        if model.learns_noise:
-            log_joint += model.noise_variance.log_prob(noise).sum()
+        if self.model.learns_noise:
+            log_joint += self.model.noise_variance.log_prob(noise).sum()
         return -log_joint.astype(noise.dtype)
 
     def _sweep(self, state: ALPSGibbsState) -> ALPSGibbsState:
-        """Gates (with their columns of H), H, the noise, the latents: each given the newest of all others."""
-        model, stats, moments_ = self.model, state.stats, state.moments
+        """All blocks once: those without the latents, the latents, those given the latents, the noise."""
+        model, stats = self.model, state.stats
         dtype = stats.gram.dtype
-        rng_key, gate_key, H_key, noise_key, w_key, scale_key = random.split(state.rng_key, 6)
-        noise = self._noise(state.z)
         s = jnp.asarray(model.mixing_variance, dtype)
+        noise = self._noise_variance(state.z)
+        H, b = state.z["H"], state.z["b"].astype(dtype)
+        rng_key, key, noise_key = random.split(state.rng_key, 3)
+        normal, uniform = _noise(key, *self._noise_shapes(len(stats.owner)), dtype)
+        gate_probs = []
 
-        gates = self._collapsed_gates if self.blocks == "collapsed" else self._paper_gates
-        H, b, gate_prob = gates(gate_key, moments_, state.z["H"], state.z["b"].astype(dtype), noise, s)
-        H = mixing_conditional(moments_, b, noise, s).sample(H_key)
-        z = {"b": b.astype(jnp.int32), "H": H}
+        if any(move.startswith("marginal") for move in self.moves):
+            H, b, prob = self._marginal_moves(stats, H, b, noise, normal, uniform)
+            gate_probs += [prob] if "marginal_gate" in self.moves else []
+        weights = weights_conditional(stats, H, b, noise).transform(normal["weights"])
+        if "gate_latent" in self.moves:
+            b, weights, prob = self._gates_with_latents(stats, H, b, weights, noise, normal, uniform)
+            gate_probs.append(prob)
+        products = moments(stats, weights, len(b))
+        if "gate" in self.moves:
+            b, prob = self._gates(products, H, b, noise, uniform)
+            gate_probs.append(prob)
+        if "gate_column" in self.moves:
+            H, b, prob = self._gates_with_columns(products, H, b, noise, s, normal, uniform)
+            gate_probs.append(prob)
+        H = mixing_conditional(products, b, noise, s).transform(normal["mixing"])
+        z = {}
         if model.learns_noise:
-            noise = noise_conditional(stats, moments_, H, b, model.noise_variance).sample(noise_key)
-            z["noise_variance"] = noise.astype(dtype)
-        z["weights"] = weights_conditional(stats, H, b, noise).sample(w_key)
-        if self.blocks == "collapsed":
-            c = self._shared_scale(scale_key, stats, H, z["weights"], s)
-            z |= {"H": H * c, "weights": z["weights"] / c[stats.owner]}
-        return self._state(rng_key, stats, z, gate_prob)
+            block = noise_conditional(stats, products, H, b, model.noise_variance)
+            noise = z["noise_variance"] = block.sample(noise_key).astype(dtype)
+        rss = residual_sum_squares(stats, products, H, b)
+        if "exchange" in self.moves:
+            H, b, weights = self._exchange(stats, H, b, weights, uniform["exchange"])
+        if "scale" in self.moves:
+            c = self._shared_scale(stats, H, weights, s, normal["scale"], uniform["scale"])
+            H, weights = H * c, weights / c[stats.owner]
+        z |= {"b": b.astype(jnp.int32), "H": H, "weights": weights}
+        energy = self._potential_energy(stats, rss, z)
+        return ALPSGibbsState(z, energy, jnp.stack(gate_probs).mean(0), rng_key, stats)
 
-    def _shared_scale(self, rng_key, stats, H, weights, s) -> Float[Array, " latent"]:
+    def _noise_shapes(self, num_features: int) -> tuple[dict[str, tuple], dict[str, tuple]]:
+        """How many standard normals and how many uniforms each block of a sweep takes."""
+        p, m = self.model.mixing_variance.shape
+        normal = {
+            "weights": (num_features,),
+            "mixing": (p, m),
+            "gate_column": (m, p),
+            "gate_latent": self._own_features().shape,
+            "marginal_walk": (m, p),
+            "scale": (m,),
+        }
+        uniform = {
+            "gate": (m,),
+            "gate_column": (m,),
+            "gate_latent": (m,),
+            "marginal": (3 * m,),
+            "marginal_swap": (2, m),
+            "marginal_walk": (m,),
+            "exchange": (len(self._equal_pairs()),),
+            "scale": (m,),
+        }
+        used = {"weights", "mixing", "marginal", *self.moves}
+        return {n: d for n, d in normal.items() if n in used}, {n: d for n, d in uniform.items() if n in used}
+
+    def _marginal_moves(self, stats, H, b, noise, normal, uniform):
+        """Flips of a gate, swaps of two latents' (b, h), walks of a column of H: p(Y | H, b, sigma^2) accepts them.
+
+        A proposal puts the latents in another order, flips some gates, and adds to H; each is as probable backwards.
+        """
+        p, m = H.shape
+        index, zeros = jnp.arange(m), jnp.zeros((m, p, m), H.dtype)
+        order, flip, shift = jnp.tile(index, (m, 1)), jnp.zeros((m, m), bool), zeros
+        proposals = []
+        if "marginal_gate" in self.moves:
+            proposals.append((order, jnp.eye(m, dtype=bool), shift))
+        if "marginal_swap" in self.moves and m > 1:
+            j = jnp.minimum(uniform["marginal_swap"][0] * m, m - 1).astype(int)[:, None]
+            k = (j + 1 + jnp.minimum(uniform["marginal_swap"][1] * (m - 1), m - 2).astype(int)[:, None]) % m
+            swap = jnp.where(index == j, k, jnp.where(index == k, j, index))
+            proposals.append((swap, flip, shift))
+        if "marginal_walk" in self.moves:
+            # No step size is the right one for every column: each is drawn, from .02 to 1 prior sd.
+            size = 0.02 * 50 ** uniform["marginal_walk"][:, None] * np.sqrt(self.model.mixing_variance.T)
+            walk = (size * normal["marginal_walk"])[:, :, None] * jnp.eye(m, dtype=H.dtype)[:, None, :]
+            proposals.append((order, flip, walk))
+        proposals = jax.tree.map(lambda *parts: jnp.concatenate(parts), *proposals)
+
+        def log_target(H, b):
+            return log_evidence(stats, H, b, noise) + self._log_prior(H, b)
+
+        def step(carry, proposal):
+            H, b, here = carry
+            order, flip, shift, u = proposal
+            new_H, new_b = H[:, order] + shift, jnp.where(flip, 1 - b[order], b[order])
+            there = log_target(new_H, new_b)
+            accept = jnp.log(u) < there - here
+            on_minus_off = jnp.where((b * flip).any(), here - there, there - here)
+            carry = jax.tree.map(lambda new, old: jnp.where(accept, new, old), (new_H, new_b, there), carry)
+            return carry, jax.nn.sigmoid(on_minus_off)
+
+        uniform = uniform["marginal"][: len(proposals[0])]
+        (H, b, _), prob = jax.lax.scan(step, (H, b, log_target(H, b)), (*proposals, uniform))
+        return H, b, prob[:m]
+
+    def _gates_with_latents(self, stats, H, b, weights, noise, normal, uniform):
+        likelihood = weights_likelihood(stats, H, noise)
+        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
+
+        def draw(carry, step):
+            b, weights = carry
+            j, own, u, latent_noise = step
+            block = gate_and_latent_conditional(likelihood, weights * b[stats.owner], logits, j, own)
+            value = block.transform(u, latent_noise)
+            return (b.at[j].set(value[0]), weights.at[own].set(value[1:], mode="drop")), block.probs
+
+        steps = (jnp.arange(len(b)), self._own_features(), uniform["gate_latent"], normal["gate_latent"])
+        (b, weights), prob = jax.lax.scan(draw, (b, weights), steps)
+        return b, weights, prob
+
+    def _gates(self, products, H, b, noise, uniform):
+        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
+
+        def draw(b, step):
+            j, u = step
+            prob = gate_conditional(products, H, b, noise, logits, j).probs
+            return b.at[j].set((u <= prob).astype(b.dtype)), prob
+
+        return jax.lax.scan(draw, b, (jnp.arange(len(b)), uniform["gate"]))
+
+    def _gates_with_columns(self, products, H, b, noise, s, normal, uniform):
+        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
+
+        def draw(carry, step):
+            H, b = carry
+            j, u, column_noise = step
+            block = gate_and_column_conditional(products, H, b, noise, s, logits, j)
+            value = block.transform(u, column_noise)
+            return (H.at[:, j].set(value[1:]), b.at[j].set(value[0])), block.probs
+
+        steps = (jnp.arange(len(b)), uniform["gate_column"], normal["gate_column"])
+        (H, b), prob = jax.lax.scan(draw, (H, b), steps)
+        return H, b, prob
+
+    def _exchange(self, stats, H, b, weights, uniform):
+        """Latents of one covariance change places; the likelihood stays, the priors decide (Barker's rule)."""
+        for n, (j, k) in enumerate(self._equal_pairs()):
+            order = np.arange(len(b))
+            order[[j, k]] = k, j
+            new_H, new_b = H[:, order], b[order]
+            accept = uniform[n] < jax.nn.sigmoid(self._log_prior(new_H, new_b) - self._log_prior(H, b))
+            owner = self._features.owner  # type: ignore[union-attr]
+            features = np.arange(len(owner))
+            features[owner == j], features[owner == k] = np.flatnonzero(owner == k), np.flatnonzero(owner == j)
+            H, b = jnp.where(accept, new_H, H), jnp.where(accept, new_b, b)
+            weights = jnp.where(accept, weights[features], weights)
+        return H, b, weights
+
+    def _shared_scale(self, stats, H, weights, s, normal, uniform) -> Float[Array, " latent"]:
         """An independence Metropolis step for each latent's scale; its proposal is somewhat wider than the target."""
         target = scale_conditional(stats, H, weights, s)
         mode = target.laplace()
         proposal = dist.Normal(mode.loc, 1.2 * mode.scale)
-        propose_key, accept_key = random.split(rng_key)
-        u, here = proposal.sample(propose_key), jnp.zeros_like(mode.loc)
+        u, here = proposal.loc + proposal.scale * normal, jnp.zeros_like(mode.loc)
         log_ratio = target.log_density(u) - target.log_density(here) + proposal.log_prob(here) - proposal.log_prob(u)
-        accept = jnp.log(random.uniform(accept_key, u.shape, u.dtype)) < log_ratio
-        return jnp.where(accept, jnp.exp(u), 1.0)
+        return jnp.where(jnp.log(uniform) < log_ratio, jnp.exp(u), 1.0)
 
-    def _collapsed_gates(self, rng_key, moments_, H, b, noise, s):
-        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
+    def _own_features(self) -> np.ndarray:
+        """(latent, largest rank): each latent's features, padded with the number of features."""
+        owner = self._features.owner  # type: ignore[union-attr]
+        ranks = np.bincount(owner, minlength=len(self.model.latents))
+        own = np.full((len(ranks), ranks.max()), len(owner))
+        own[np.arange(ranks.max()) < ranks[:, None]] = np.arange(len(owner))
+        return own
 
-        def draw(carry, j_and_key):
-            H, b = carry
-            j, key = j_and_key
-            block = gate_and_column_conditional(moments_, H, b, noise, s, logits, j)
-            gate_and_column = block.sample(key)
-            return (H.at[:, j].set(gate_and_column[1:]), b.at[j].set(gate_and_column[0])), block.probs
+    def _equal_pairs(self) -> list[tuple[int, int]]:
+        """The pairs of latents whose covariances are equal."""
+        group = equal_covariance_groups(self.model.covariances)
+        return [(j, k) for j, k in combinations(range(len(group)), 2) if group[j] == group[k]]
 
-        keys = random.split(rng_key, len(b))
-        (H, b), gate_prob = jax.lax.scan(draw, (H, b), (jnp.arange(len(b)), keys))
-        return H, b, gate_prob
 
-    def _paper_gates(self, rng_key, moments_, H, b, noise, s):
-        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
-
-        def draw(b, j_and_key):
-            j, key = j_and_key
-            block = gate_conditional(moments_, H, b, noise, logits, j)
-            return b.at[j].set(block.sample(key).astype(b.dtype)), jax.nn.sigmoid(block.logits)
-
-        b, gate_prob = jax.lax.scan(draw, b, (jnp.arange(len(b)), random.split(rng_key, len(b))))
-        return H, b, gate_prob
+def _moves(blocks: str | Sequence[str]) -> tuple[str, ...]:
+    moves = BLOCKS.get(blocks) if isinstance(blocks, str) else tuple(blocks)
+    if moves is None or not set(moves) <= set(MOVES):
+        raise ValueError(f"blocks: expected one of {list(BLOCKS)}, or moves among {list(MOVES)}, got {blocks!r}")
+    if not any("gate" in move for move in moves):
+        raise ValueError(f"blocks: expected a move of the gates ({[m for m in MOVES if 'gate' in m]}), got {moves}")
+    return moves

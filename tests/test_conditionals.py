@@ -63,13 +63,22 @@ def block_of(name, rough_model, point):
         return block, lambda value: {"noise_variance": value}
     kind, j = name.split("-")
     j = int(j)
+    if kind == "gate_and_latent":
+        own = np.append(np.flatnonzero(stats.owner == j), [len(stats.owner)] * 2)  # two of padding
+        likelihood = c.weights_likelihood(stats, H, noise)
+        block = c.gate_and_latent_conditional(likelihood, weights * b[stats.owner], logits, j, own)
+        return block, lambda value: {
+            "b": b.at[j].set(value[0]),
+            "weights": weights.at[own].set(value[1:], mode="drop"),
+        }
     if kind == "gate":
         return c.gate_conditional(moments, H, b, noise, logits, j), lambda value: {"b": b.at[j].set(value)}
     block = c.gate_and_column_conditional(moments, H, b, noise, s, logits, j)
     return block, lambda value: {"b": b.at[j].set(value[0]), "H": H.at[:, j].set(value[1:])}
 
 
-BLOCKS = ["weights", "H", "noise", *(f"gate-{j}" for j in range(3)), *(f"gate_and_column-{j}" for j in range(3))]
+GATES = [f"{kind}-{j}" for kind in ("gate", "gate_and_column", "gate_and_latent") for j in range(3)]
+BLOCKS = ["weights", "H", "noise", *GATES]
 
 
 def differences(block, sites, log_joint, num_pairs=6):
@@ -77,8 +86,10 @@ def differences(block, sites, log_joint, num_pairs=6):
     draws = block.sample(jax.random.key(1), (num_pairs,))
     if isinstance(block, (dist.BernoulliLogits, dist.BernoulliProbs)):
         draws = jnp.array([0, 1])
-    if isinstance(block, c.GateAndColumn):
+    if isinstance(block, c.GateAndBlock):
         draws = draws.at[:, 0].set(jnp.arange(num_pairs) % 2)
+    if isinstance(block, c.GateAndBlock) and isinstance(block.on, c.PrecisionNormal):
+        draws = draws.at[:, -2:].set(0.0)  # the padding
     values = [(log_joint(**sites(u)), float(block.log_prob(u).sum())) for u in draws]
     return max(abs((a[0] - b[0]) - (a[1] - b[1])) for a, b in pairwise(values))
 
@@ -132,7 +143,7 @@ def broken_blocks(rough_model, point):
         ),
         "s as a standard deviation": (c.mixing_conditional(moments, b, noise, s**2), set_H),
         "gates forgotten in the weights": (c.weights_conditional(stats, H, jnp.ones(3), noise), set_weights),
-        "column drawn as if the gate were on": (c.GateAndColumn(both.logits, both.on, both.on), set_both),
+        "column drawn as if the gate were on": (c.GateAndBlock(both.logits, both.on, both.on), set_both),
         "no half in the noise's shape": (
             dist.InverseGamma(
                 prior.concentration + stats.num_observed,

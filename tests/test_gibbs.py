@@ -48,7 +48,15 @@ def within(draws, exact, z=4.0):
 
 
 @pytest.mark.parametrize(
-    ("blocks", "num_samples"), [("collapsed", 8_000), pytest.param("paper", 25_000, marks=pytest.mark.slow)]
+    ("blocks", "num_samples"),
+    [
+        ("collapsed", 8_000),
+        ("all", 4_000),
+        pytest.param("paper", 25_000, marks=pytest.mark.slow),
+        pytest.param(("gate_latent",), 8_000, marks=pytest.mark.slow),
+        pytest.param(("marginal_gate",), 8_000, marks=pytest.mark.slow),
+        pytest.param(("gate", "marginal_swap", "marginal_walk", "scale"), 8_000, marks=pytest.mark.slow),
+    ],
 )
 def test_exact_gate_posterior(blocks, num_samples, oracle, key):
     """Gates within 4 MCSE of the oracle's (H integrated by quadrature), and its posterior mean of f."""
@@ -245,9 +253,10 @@ def test_shared_scale_leaves_the_prior_as_it_is(p, rank, key):
     stats = Statistics(None, None, None, None, None, jnp.zeros(rank, int))
 
     def one(key):
-        H_key, w_key, step_key = jax.random.split(key, 3)
+        H_key, w_key, step_key, u_key = jax.random.split(key, 4)
         H, w = jax.random.normal(H_key, (p, 1)), jax.random.normal(w_key, (rank,))
-        c = kernel._shared_scale(step_key, stats, H, w, jnp.ones((p, 1)))
+        normal, uniform = jax.random.normal(step_key, (1,)), jax.random.uniform(u_key, (1,))
+        c = kernel._shared_scale(stats, H, w, jnp.ones((p, 1)), normal, uniform)
         return H * c, w / c[0], c[0]
 
     H, w, c = jax.lax.map(one, jax.random.split(key, 200_000), batch_size=20_000)
