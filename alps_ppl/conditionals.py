@@ -5,28 +5,50 @@ so none of them touches the n times. Throughout i is an output, j and k are late
 of H, and h_ij, b_j, x_j, sigma_i^2 as in the paper; sums over times run over the observed cells only.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 from numpyro.distributions import constraints
 
-from alps_ppl.processes import Features
+from alps_ppl.features import Features
+from alps_ppl.gaussians import PrecisionNormal, StatesNormal
+
+
+class StateStatistics(NamedTuple):
+    """What a sweep needs of the data and of the Markov latents' state space, at the sorted distinct times."""
+
+    transition: Float[Array, "time dim dim"]  # A_t of s_t = A_t s_{t-1} + e_t
+    precision: Float[Array, "time dim dim"]  # Cov[e_t]^-1
+    half_log_det: Float[Array, ""]  # of the states' prior precision
+    observe: Float[Array, "latent dim"]  # x(t) = observe @ s_t, of the Markov latents
+    phi: Float[Array, "time feature"]
+    counts: Float[Array, "pattern time"]  # observed rows
+    sums: Float[Array, "time output"]  # of y over the observed rows
 
 
 class Statistics(NamedTuple):
-    """All that a sweep needs of the data; a *pattern* is a set of outputs with the same missing cells."""
+    """All that a sweep needs of the data; a *pattern* is a set of outputs with the same missing cells.
+
+    The weights of all latents are the features' and then, where there are Markov latents, their states (time by dim).
+    """
 
     gram: Float[Array, "pattern feature feature"]  # Phi^T Phi over the pattern's observed times
     pattern: Int[Array, " output"]
     projection: Float[Array, "output feature"]  # Phi^T y_i
     sum_squares: Float[Array, " output"]  # y_i^T y_i
     num_observed: Float[Array, " output"]
-    owner: Int[Array, " feature"]  # which latent a feature belongs to
+    owner: Int[Array, " weight"]  # which latent a weight belongs to
+    states: StateStatistics | None = None
+
+    def split(self, weights: Float[Array, " weight"]) -> tuple[Array, Array]:
+        """The features' weights, and the states (time, dim)."""
+        r, dim = self.projection.shape[-1], 1 if self.states is None else self.states.observe.shape[-1]
+        return weights[:r], weights[r:].reshape(-1, dim)
 
 
 class Moments(NamedTuple):
@@ -42,67 +64,60 @@ def statistics(features: Features, y: Float[Array, "time output"]) -> Statistics
     observed = ~np.isnan(values)
     filled = np.where(observed, values, 0.0)
     patterns, pattern = np.unique(observed, axis=1, return_inverse=True)
-    gram = np.stack([features.phi[rows].T @ features.phi[rows] for rows in patterns.T])
+    array = partial(jnp.asarray, dtype=y.dtype)
     return Statistics(
-        gram=jnp.asarray(gram, y.dtype),
+        gram=array(np.stack([features.phi[rows].T @ features.phi[rows] for rows in patterns.T])),
         pattern=jnp.asarray(pattern.reshape(-1)),
-        projection=jnp.asarray(filled.T @ features.phi, y.dtype),
-        sum_squares=jnp.asarray((filled**2).sum(0), y.dtype),
-        num_observed=jnp.asarray(observed.sum(0), y.dtype),
+        projection=array(filled.T @ features.phi),
+        sum_squares=array((filled**2).sum(0)),
+        num_observed=array(observed.sum(0)),
         owner=jnp.asarray(features.owner),
+        states=_state_statistics(features, patterns, filled, array) if features.space is not None else None,
     )
 
 
-def moments(stats: Statistics, weights: Float[Array, " feature"], num_latents: int) -> Moments:
+def _state_statistics(features: Features, patterns, filled, array) -> StateStatistics:
+    space = features.space
+    assert space is not None
+    row = np.searchsorted(space.times, features.times)
+    _, first = np.unique(row, return_index=True)
+
+    def per_time(columns):
+        return np.stack([np.bincount(row, column, len(space.times)) for column in columns.T])
+
+    return StateStatistics(
+        transition=array(space.transition),
+        precision=array(space.precision),
+        half_log_det=array(0.5 * np.linalg.slogdet(space.precision)[1].sum()),
+        observe=array(space.observe * (space.owner == np.arange(features.num_latents)[:, None])),
+        phi=array(features.phi[first]),
+        counts=array(per_time(patterns.astype(float))),
+        sums=array(per_time(filled).T),
+    )
+
+
+def moments(stats: Statistics, weights: Float[Array, " weight"], num_latents: int) -> Moments:
     """x_j^T x_k and x_j^T y_i at these weights."""
-    W = jax.nn.one_hot(stats.owner, num_latents, dtype=weights.dtype) * weights[:, None]  # X = Phi W
-    return Moments((W.T @ (stats.gram @ W))[stats.pattern], stats.projection @ W)
+    w, states = stats.split(weights)
+    W = jax.nn.one_hot(stats.owner[: len(w)], num_latents, dtype=w.dtype) * w[:, None]  # X = Phi W
+    if stats.states is None:
+        return Moments((W.T @ (stats.gram @ W))[stats.pattern], stats.projection @ W)
+    s = stats.states
+    x = s.phi @ W + states @ s.observe.T
+    return Moments(jnp.einsum("pt,tj,tk->pjk", s.counts, x, x)[stats.pattern], s.sums.T @ x)
 
 
-class PrecisionNormal(dist.Distribution):
-    """N(P^-1 a, P^-1) from its precision P and ``potential`` a; one Cholesky factor, nothing inverted."""
-
-    support = constraints.real_vector
-    pytree_data_fields = ("potential", "precision_tril")
-
-    def __init__(
-        self, potential: Float[Array, "*batch dim"], precision: Float[Array, "*batch dim dim"], *, validate_args=None
-    ):
-        self.potential = potential
-        self.precision_tril = jnp.linalg.cholesky(precision)
-        super().__init__(potential.shape[:-1], potential.shape[-1:], validate_args=validate_args)
-
-    def _solve(self, b: Float[Array, "*batch dim"], *, transpose: bool) -> Float[Array, "*batch dim"]:
-        return solve_triangular(self.precision_tril, b[..., None], lower=True, trans=int(transpose))[..., 0]
-
-    @property
-    def mean(self) -> Float[Array, "*batch dim"]:
-        return self._solve(self._solve(self.potential, transpose=False), transpose=True)
-
-    def transform(self, noise: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
-        """A draw from standard normals."""
-        draw = jnp.vectorize(
-            lambda tril, a, z: solve_triangular(tril, solve_triangular(tril, a, lower=True) + z, lower=True, trans=1),
-            signature="(d,d),(d),(d)->(d)",
-        )
-        return draw(self.precision_tril, self.potential, noise)
-
-    def sample(self, key, sample_shape=()):
-        return self.transform(jax.random.normal(key, sample_shape + self.potential.shape, self.potential.dtype))
-
-    @property
-    def log_integral(self) -> Float[Array, "*batch"]:
-        """Log of the integral of exp(a^T w - w^T P w / 2) over w, relative to that of exp(-w^T w / 2)."""
-        whitened = self._solve(self.potential, transpose=False)
-        return 0.5 * (whitened**2).sum(-1) - self._half_log_det
-
-    @property
-    def _half_log_det(self) -> Float[Array, "*batch"]:
-        return jnp.log(jnp.diagonal(self.precision_tril, axis1=-2, axis2=-1)).sum(-1)
-
-    def log_prob(self, value):
-        whitened = jnp.einsum("...ji,...j->...i", self.precision_tril, value - self.mean)
-        return self._half_log_det - 0.5 * (whitened**2).sum(-1) - 0.5 * value.shape[-1] * jnp.log(2 * jnp.pi)
+def weights_squares(stats: Statistics, weights: Float[Array, " weight"], num_latents: int) -> Float[Array, " latent"]:
+    """w_j^T P w_j for each latent, P its weights' prior precision: the identity but for states."""
+    w, states = stats.split(weights)
+    squares = jax.ops.segment_sum(w**2, stats.owner[: len(w)], num_segments=num_latents)
+    if stats.states is None:
+        return squares
+    s = stats.states
+    before = jnp.concatenate([jnp.zeros_like(states[:1]), states[:-1]])
+    innovation = states - jnp.einsum("tde,te->td", s.transition, before)
+    square = (innovation * jnp.einsum("tde,te->td", s.precision, innovation)).sum(0)
+    return squares.at[stats.owner[len(w) : len(w) + len(square)]].add(square)
 
 
 class WeightsLikelihood(NamedTuple):
@@ -112,25 +127,31 @@ class WeightsLikelihood(NamedTuple):
     precision: Float[Array, "feature feature"]
 
 
-def weights_likelihood(
-    stats: Statistics, H: Float[Array, "output latent"], noise_variance: Float[Array, " output"]
-) -> WeightsLikelihood:
-    """P = sum_i h_i h_i^T o G_i / sigma_i^2, the outer product spread over the features by ``owner`` (App. C.1)."""
-    precision_of_x = jax.ops.segment_sum(
+def _precision_of_x(stats: Statistics, H, noise_variance) -> Float[Array, "pattern latent latent"]:
+    """sum_i h_i h_i^T / sigma_i^2 over the outputs of a pattern."""
+    return jax.ops.segment_sum(
         (H[:, :, None] * H[:, None, :]) / noise_variance[:, None, None],
         stats.pattern,
         num_segments=len(stats.gram),
     )
+
+
+def weights_likelihood(
+    stats: Statistics, H: Float[Array, "output latent"], noise_variance: Float[Array, " output"]
+) -> WeightsLikelihood:
+    """P = sum_i h_i h_i^T o G_i / sigma_i^2, the outer product spread over the features by ``owner`` (App. C.1)."""
+    size = stats.projection.shape[-1]
+    owner = stats.owner[:size]
     # Spread from latents to features as matrix products: a gather per element would cost more than the sum.
-    spread = jax.nn.one_hot(stats.owner, H.shape[1], dtype=H.dtype)
-    size = len(stats.owner)
+    spread = jax.nn.one_hot(owner, H.shape[1], dtype=H.dtype)
 
     def add_pattern(precision, pattern):
         of_x, gram = pattern
         return precision + (spread @ of_x @ spread.T) * gram, None
 
-    precision, _ = jax.lax.scan(add_pattern, jnp.zeros((size, size), H.dtype), (precision_of_x, stats.gram))
-    potential = ((H / noise_variance[:, None]).T @ stats.projection)[stats.owner, jnp.arange(size)]
+    patterns = _precision_of_x(stats, H, noise_variance), stats.gram
+    precision, _ = jax.lax.scan(add_pattern, jnp.zeros((size, size), H.dtype), patterns)
+    potential = ((H / noise_variance[:, None]).T @ stats.projection)[owner, jnp.arange(size)]
     return WeightsLikelihood(potential, precision)
 
 
@@ -139,14 +160,27 @@ def weights_conditional(
     H: Float[Array, "output latent"],
     b: Float[Array, " latent"],
     noise_variance: Float[Array, " output"],
-) -> PrecisionNormal:
+) -> PrecisionNormal | StatesNormal:
     """W | H, b, sigma^2, Y: one Gaussian over all latents' weights (App. C.1).
 
     A latent that is off falls back to its prior.
     """
     likelihood = weights_likelihood(stats, H * b, noise_variance)
-    identity = jnp.eye(len(stats.owner), dtype=H.dtype)
-    return PrecisionNormal(likelihood.potential, identity + likelihood.precision)
+    precision = jnp.eye(len(likelihood.potential), dtype=H.dtype) + likelihood.precision
+    if stats.states is None:
+        return PrecisionNormal(likelihood.potential, precision)
+    s = stats.states
+    of_x = jnp.einsum("pt,pjk->tjk", s.counts, _precision_of_x(stats, H * b, noise_variance))
+    spread = jax.nn.one_hot(stats.owner[: len(precision)], H.shape[1], dtype=H.dtype)
+    carried = s.transition.mT @ s.precision @ s.transition
+    return StatesNormal(
+        likelihood.potential,
+        s.sums @ (H * b / noise_variance[:, None]) @ s.observe,
+        precision,
+        diagonal=(s.precision + s.observe.T @ of_x @ s.observe).at[:-1].add(carried[1:]),
+        below=-s.precision @ s.transition,
+        side=(s.observe.T @ of_x @ spread.T) * s.phi[:, None, :],
+    )
 
 
 def log_evidence(
@@ -158,7 +192,8 @@ def log_evidence(
     """Log p(Y | H, b, sigma^2), the latents integrated out: the linear mixing model's evidence."""
     log_normaliser = stats.num_observed @ jnp.log(2 * jnp.pi * noise_variance)
     without = -0.5 * (log_normaliser + stats.sum_squares @ (1 / noise_variance))
-    return without + weights_conditional(stats, H, b, noise_variance).log_integral
+    prior_half_log_det = 0.0 if stats.states is None else stats.states.half_log_det
+    return without + weights_conditional(stats, H, b, noise_variance).log_integral + prior_half_log_det
 
 
 def mixing_conditional(
@@ -317,7 +352,7 @@ def scale_conditional(
     """The scale of (H_:j, 1 / x_j) given all else, for each latent by itself."""
     num_outputs, num_latents = H.shape
     rank = jnp.bincount(stats.owner, length=num_latents)
-    B = jax.ops.segment_sum(weights**2, stats.owner, num_segments=num_latents)
+    B = weights_squares(stats, weights, num_latents)
     return SharedScale((num_outputs - rank).astype(H.dtype), (H**2 / mixing_variance).sum(0), B)
 
 

@@ -32,10 +32,11 @@ from alps_ppl.conditionals import (
     statistics,
     weights_conditional,
     weights_likelihood,
+    weights_squares,
 )
 from alps_ppl.covariances import equal_covariance_groups
+from alps_ppl.features import Features, features
 from alps_ppl.model import ALPS
-from alps_ppl.processes import Features, features
 
 # What a sweep may have besides its draws of all latents, of H and of the noise.
 MOVES = {
@@ -48,7 +49,14 @@ MOVES = {
     "exchange": "two latents of one covariance change places",
     "scale": "the scale that H_:j and x_j share",
 }
-BLOCKS = {"collapsed": ("gate_column", "scale"), "paper": ("gate",), "all": tuple(n for n in MOVES if n != "gate")}
+BLOCKS = {
+    "few outputs": ("marginal_gate", "gate_column", "exchange", "scale"),
+    "many outputs": ("gate_column", "gate_latent", "exchange", "scale"),
+    "collapsed": ("gate_column", "scale"),
+    "paper": ("gate",),
+    "all": tuple(name for name in MOVES if name != "gate"),
+}
+FEW_OUTPUTS = 2
 STARTS = ("prior", "dispersed", "off", "on")
 
 
@@ -57,19 +65,21 @@ class ALPSGibbsState(NamedTuple):
 
     ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents.
     ``gate_prob`` (latent,) is the probability with which the sweep drew each gate on: its mean over the draws
-    estimates the inclusion probability with less Monte Carlo error than the mean of ``b``.
+    estimates the inclusion probability with less Monte Carlo error than the mean of ``b``. ``states`` are those of
+    latents with a Markov form, which prediction needs; empty where there are none.
     ``stats`` is the data's and the same in all chains: it isn't batched in vectorized chains.
     """
 
     z: dict[str, Array]
     potential_energy: Float[Array, ""]
     gate_prob: Float[Array, " latent"]
+    states: Float[Array, " state"]
     rng_key: Array
     stats: Statistics
 
 
 # What vmap maps over when the chains are vectorized: everything but the statistics.
-_CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, rng_key=0, stats=None)  # type: ignore[arg-type]
+_CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, states=0, rng_key=0, stats=None)  # type: ignore[arg-type]
 
 
 def _refuse_traced_data(data):
@@ -103,8 +113,10 @@ class ALPSGibbs(MCMCKernel):
     ----------
     blocks
         Which moves a sweep has besides its draws of all latents, of H and of the noise: names from
-        ``alps_ppl.gibbs.MOVES``, or "collapsed" (gate_column, scale), "paper" (gate: the paper's plain blocks, which
-        mix poorly and are kept as the reference) or "all" of them but the paper's.
+        ``alps_ppl.gibbs.MOVES``, or the name of a set in ``alps_ppl.gibbs.BLOCKS``: among them "paper" (gate: the
+        paper's plain blocks, which mix poorly and are kept as the reference) and "all" but the paper's. "default" is
+        what measured best in effective draws per second (``python -m benchmarks gibbs``): "few outputs" with one or two
+        outputs or a latent with states, "many outputs" otherwise.
     start
         Where b starts: "prior", "off", "on", or "dispersed", which draws the number of active latents evenly from
         none to all, so that chains start far apart. The other sites start from the prior.
@@ -124,7 +136,7 @@ class ALPSGibbs(MCMCKernel):
         self,
         model: ALPS,
         *,
-        blocks: str | Sequence[str] = "collapsed",
+        blocks: str | Sequence[str] = "default",
         start: str = "prior",
         max_rank: int = 2000,
         tolerance: float | None = None,
@@ -140,7 +152,7 @@ class ALPSGibbs(MCMCKernel):
             )
         self.model = model
         self.blocks = blocks
-        self.moves = _moves(blocks)
+        self.moves = _moves(blocks, len(model.outputs), has_states=False)
         self.start = start
         self.max_rank = max_rank
         self.tolerance = tolerance
@@ -151,7 +163,7 @@ class ALPSGibbs(MCMCKernel):
     @property
     def default_fields(self):
         """What is collected without asking: the sites, then the potential energy and the gates' probabilities."""
-        return ("z", "potential_energy", "gate_prob")
+        return ("z", "potential_energy", "gate_prob", "states")
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
         """The first state; ``rng_key`` may be a batch of keys (vectorized chains)."""
@@ -168,6 +180,7 @@ class ALPSGibbs(MCMCKernel):
                 max_rank=self.max_rank,
                 tolerance=self.tolerance,
             )
+            self.moves = _moves(self.blocks, len(self.model.outputs), has_states=self._features.space is not None)
             stats = statistics(self._features, y)
             self._warn_if_imprecise(stats)
         self._sample_fn = self._sweep
@@ -184,14 +197,11 @@ class ALPSGibbs(MCMCKernel):
 
     def postprocess_fn(self, model_args, model_kwargs):
         """From a draw of the weights to a draw of the program's sites."""
-        phi, owner = self._features.phi, self._features.owner  # type: ignore[union-attr]
-        num_latents = len(self.model.latents)
+        features = self._features
 
         def to_sites(z):
-            weights = z["weights"]
-            columns = jax.nn.one_hot(owner, num_latents, dtype=weights.dtype) * weights[:, None]
             sites = {name: value for name, value in z.items() if name != "weights"}
-            return {**sites, "x": (jnp.asarray(phi, weights.dtype) @ columns).T}
+            return {**sites, "x": features.latents(z["weights"])}  # type: ignore[union-attr]
 
         return jax.jit(to_sites)
 
@@ -268,7 +278,10 @@ class ALPSGibbs(MCMCKernel):
         z["b"] = model.gates(z["b"]).astype(jnp.int32)
         rss = residual_sum_squares(stats, moments(stats, z["weights"], m), z["H"], z["b"].astype(dtype))
         energy = self._potential_energy(stats, rss, z)
-        return ALPSGibbsState(z, energy, jnp.asarray(model.inclusion_prob, dtype), rng_key, stats)
+        return self._state(z, energy, jnp.asarray(model.inclusion_prob, dtype), rng_key, stats)
+
+    def _state(self, z, energy, gate_prob, rng_key, stats: Statistics) -> ALPSGibbsState:
+        return ALPSGibbsState(z, energy, gate_prob, stats.split(z["weights"])[1].reshape(-1), rng_key, stats)
 
     def _noise_variance(self, z) -> Float[Array, " output"]:
         return z["noise_variance"] if self.model.learns_noise else jnp.asarray(self.model.noise_variance, z["H"].dtype)
@@ -284,8 +297,11 @@ class ALPSGibbs(MCMCKernel):
         log_joint = (
             self._log_prior(z["H"], z["b"])
             - 0.5 * (stats.num_observed @ jnp.log(2 * jnp.pi * noise) + rss @ (1 / noise))
-            - 0.5 * (weights @ weights + weights.size * np.log(2 * np.pi) + np.log(2 * np.pi * s).sum())
+            - 0.5 * (weights_squares(stats, weights, s.shape[1]).sum() + weights.size * np.log(2 * np.pi))
+            - 0.5 * np.log(2 * np.pi * s).sum()
         )
+        if stats.states is not None:
+            log_joint += stats.states.half_log_det
         if self.model.learns_noise:
             log_joint += self.model.noise_variance.log_prob(noise).sum()
         return -log_joint.astype(noise.dtype)
@@ -328,7 +344,7 @@ class ALPSGibbs(MCMCKernel):
             H, weights = H * c, weights / c[stats.owner]
         z |= {"b": b.astype(jnp.int32), "H": H, "weights": weights}
         energy = self._potential_energy(stats, rss, z)
-        return ALPSGibbsState(z, energy, jnp.stack(gate_probs).mean(0), rng_key, stats)
+        return self._state(z, energy, jnp.stack(gate_probs).mean(0), rng_key, stats)
 
     def _noise_shapes(self, num_features: int) -> tuple[dict[str, tuple], dict[str, tuple]]:
         """How many standard normals and how many uniforms each block of a sweep takes."""
@@ -470,10 +486,17 @@ class ALPSGibbs(MCMCKernel):
         return [(j, k) for j, k in combinations(range(len(group)), 2) if group[j] == group[k]]
 
 
-def _moves(blocks: str | Sequence[str]) -> tuple[str, ...]:
-    moves = BLOCKS.get(blocks) if isinstance(blocks, str) else tuple(blocks)
+def _moves(blocks: str | Sequence[str], num_outputs: int, *, has_states: bool) -> tuple[str, ...]:
+    few_outputs = num_outputs <= FEW_OUTPUTS or has_states
+    chosen = ("few outputs" if few_outputs else "many outputs") if blocks == "default" else blocks
+    moves = BLOCKS.get(chosen) if isinstance(chosen, str) else tuple(chosen)
     if moves is None or not set(moves) <= set(MOVES):
-        raise ValueError(f"blocks: expected one of {list(BLOCKS)}, or moves among {list(MOVES)}, got {blocks!r}")
+        names = ["default", *BLOCKS]
+        raise ValueError(f"blocks: expected one of {names}, or moves among {list(MOVES)}, got {blocks!r}")
     if not any("gate" in move for move in moves):
         raise ValueError(f"blocks: expected a move of the gates ({[m for m in MOVES if 'gate' in m]}), got {moves}")
+    if has_states and "gate_latent" in moves:
+        if blocks != "all":
+            raise ValueError("blocks: gate_latent isn't there for a latent with Markov states; use marginal_gate")
+        moves = tuple(move for move in moves if move != "gate_latent")
     return moves

@@ -15,27 +15,28 @@ import numpy as np
 import xarray as xr
 from jax.scipy.special import logsumexp
 from jax.scipy.stats import norm
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpyro.infer import MCMC, Predictive
 
+from alps_ppl.features import features
 from alps_ppl.model import ALPS
-from alps_ppl.processes import features
 from alps_ppl.svi import SVIFit
 
 
 class Draws(NamedTuple):
     """Posterior draws, and what each says of the latents at a time.
 
-    ``basis`` (new, feature) and ``weights`` (draw, feature): a latent's mean is the sum over its own
-    features, ``owner``. ``latent_variance`` (latent, new) is what a draw leaves open.
+    A latent's mean at a new input is the sum of ``basis`` times the weights at ``places`` (None: all of them, in their
+    order) over the columns that it owns. ``latent_variance`` is what a draw leaves open.
     """
 
     gated_H: Float[Array, "draw output latent"]
     noise_variance: Float[Array, "draw output"]
-    weights: Float[Array, "draw feature"]
-    basis: Float[Array, "new feature"]
-    owner: Float[np.ndarray, " feature"]
+    weights: Float[Array, "draw weight"]
+    basis: Float[Array, "new column"]
+    owner: Int[np.ndarray, " column"]
     latent_variance: Float[Array, "latent new"]
+    places: Int[np.ndarray, "new column"] | None = None
 
 
 def predict(
@@ -193,20 +194,24 @@ def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> 
         max_rank=getattr(sampler, "max_rank", len(inputs)),
         tolerance=getattr(sampler, "tolerance", None),
     )
-    phi, residual = basis.extend(model.covariances, inputs, new_inputs)
+    new = basis.extend(new_inputs)
     return Draws(
-        model.gates(sites["b"].astype(phi.dtype))[:, None, :] * sites["H"],
+        model.gates(sites["b"].astype(new.basis.dtype))[:, None, :] * sites["H"],
         _noise(sites, model),
-        basis.weights(sites["x"]),
-        phi,
-        basis.owner,
-        residual,
+        basis.weights(sites["x"], None if basis.space is None else sites["states"]),
+        new.basis,
+        new.owner,
+        new.residual,
+        new.places,
     )
 
 
 def thinned_sites(mcmc: MCMC, model: ALPS, num_draws: int) -> dict[str, Array]:
     """The MCMC run's draws of the program's sites, evenly thinned to at most ``num_draws``."""
     samples = mcmc.get_samples()
+    extra = mcmc.get_extra_fields()
+    if "states" in extra:
+        samples = samples | {"states": extra["states"]}
     missing = {"b", "H", "x"} - set(samples)
     if missing:
         raise ValueError(f"posterior: expected draws of b, H and x, but {sorted(missing)} weren't collected")
@@ -236,19 +241,22 @@ def _over_times(function: Callable, draws: Draws, *cells: Float[Array, "new outp
     """``function(loc, variance, *cell)`` at each time, loc and variance being (draw, output)."""
     num_latents = draws.gated_H.shape[-1]
 
-    def at_time(basis, latent_variance, *cell):
+    def at_time(basis, places, latent_variance, *cell):
+        weights = draws.weights if places is None else draws.weights[:, places]
         columns = jax.nn.one_hot(draws.owner, num_latents, dtype=basis.dtype) * basis[:, None]
-        loc = jnp.einsum("sij,sj->si", draws.gated_H, draws.weights @ columns)
+        loc = jnp.einsum("sij,sj->si", draws.gated_H, weights @ columns)
         variance = draws.gated_H**2 @ latent_variance + draws.noise_variance
         # A floor for f without noise where nothing is left open: the quantiles divide by the sd.
         return function(loc, jnp.clip(variance, jnp.finfo(loc.dtype).tiny ** 0.5), *cell)
 
     if len(draws.basis) == 0:
-        shape = jax.eval_shape(at_time, draws.basis.sum(0), draws.latent_variance.sum(1), *[c.sum(0) for c in cells])
+        shape = jax.eval_shape(
+            at_time, draws.basis.sum(0), None, draws.latent_variance.sum(1), *[c.sum(0) for c in cells]
+        )
         return jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape), leaf.dtype), shape)
     size = max(1, 2_000_000 // (draws.gated_H.shape[0] * draws.gated_H.shape[1]))
     mapped = partial(jax.lax.map, lambda args: at_time(*args), batch_size=min(size, len(draws.basis)))
-    return jax.jit(mapped)((draws.basis, draws.latent_variance.T, *cells))
+    return jax.jit(mapped)((draws.basis, draws.places, draws.latent_variance.T, *cells))
 
 
 def _mixture_quantiles(loc, scale, levels) -> Float[Array, "level output"]:

@@ -1,20 +1,16 @@
-"""Gaussian processes as NumPyro distributions, and their low-rank features.
+"""Gaussian processes as NumPyro distributions.
 
 - ``GaussianProcess``: the prior of the latents, p(X).
 - ``SparseGaussianProcess``: the guide's q(X) = int p(X | X^z) q(X^z) dX^z (paper, App. B).
-- ``Features``: x_j = Phi_j w_j with w_j ~ N(0, I), for the sampler.
 """
 
-import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 
@@ -159,116 +155,3 @@ def _kl_sparse_to_prior(q: SparseGaussianProcess, p: GaussianProcess) -> Float[A
     """
     log_det = jnp.log(jnp.diagonal(q.scale_tril, axis1=-2, axis2=-1)).sum()
     return 0.5 * ((q.scale_tril**2).sum() + (q.loc**2).sum() - q.loc.size) - log_det
-
-
-class Features(NamedTuple):
-    """x_j = Phi_j w_j, w_j ~ N(0, I): a pivoted Cholesky factor of each latent's Gram matrix.
-
-    The latents' features lie side by side: ``phi`` is [Phi_1 ... Phi_m] (time, feature), ``owner``
-    says whose each feature is. ``pivots`` are the times that latent j's features interpolate and
-    ``pivot_tril`` the Cholesky factor of its Gram matrix there.
-    """
-
-    phi: Float[np.ndarray, "time feature"]
-    owner: Int[np.ndarray, " feature"]
-    pivots: list[Int[np.ndarray, " rank"]]
-    pivot_tril: list[Float[np.ndarray, "rank rank"]]
-
-    def weights(self, x: Float[Array, "*draw latent time"]) -> Float[Array, "*draw feature"]:
-        """The weights of latents that lie in the features' span: x_j at its pivots is L_j w_j."""
-        num_draws = math.prod(x.shape[:-2])
-        solves = [
-            solve_triangular(jnp.asarray(tril, x.dtype), x[..., j, pivots].reshape(num_draws, -1).T, lower=True).T
-            if len(pivots)
-            else jnp.zeros((num_draws, 0), x.dtype)
-            for j, (pivots, tril) in enumerate(zip(self.pivots, self.pivot_tril, strict=True))
-        ]
-        return jnp.concatenate(solves, -1).reshape(*x.shape[:-2], -1)
-
-    def extend(
-        self,
-        covariances: Sequence[Covariance],
-        inputs: Float[Array, "time *column"],
-        new_inputs: Float[Array, "new *column"],
-    ) -> tuple[Float[Array, "new feature"], Float[Array, "latent new"]]:
-        """The features at new inputs and the prior variance that they leave: k** - Phi* Phi*^T."""
-        columns, residuals = [], []
-        for covariance, pivots, tril in zip(covariances, self.pivots, self.pivot_tril, strict=True):
-            K = covariance(inputs[pivots], new_inputs)
-            phi = solve_triangular(jnp.asarray(tril, K.dtype), K, lower=True).T if len(pivots) else K.T
-            columns.append(phi)
-            residuals.append(jnp.clip(covariance(new_inputs) - (phi**2).sum(-1), 0.0))
-        return jnp.concatenate(columns, -1), jnp.stack(residuals)
-
-
-_column = jax.jit(lambda covariance, inputs, pivot: covariance(inputs, inputs[pivot][None])[:, 0])
-_diagonal = jax.jit(lambda covariance, inputs: covariance(inputs))
-
-
-def pivoted_cholesky(
-    covariance: Covariance,
-    inputs: Float[Array, "time *column"],
-    *,
-    max_rank: int,
-    tolerance: float,
-    name: str = "",
-) -> tuple[Float[np.ndarray, "time rank"], Int[np.ndarray, " rank"]]:
-    """A factor Phi of the Gram matrix with K = Phi Phi^T up to ``tolerance``, and its pivots.
-
-    Stops when the largest residual variance is below ``tolerance`` times the largest variance. One
-    column of K at a time: the n x n matrix is never built. A covariance that needs more than
-    ``max_rank`` columns raises a ValueError.
-    """
-    residual = np.array(_diagonal(covariance, inputs), np.float64)
-    if not (np.isfinite(residual) & (residual >= 0)).all():
-        raise ValueError(
-            f"latent {name!r}: expected its covariance to have finite variances of at least 0 at the inputs, got "
-            f"{residual[~(residual >= 0) | ~np.isfinite(residual)][0]:g}; check its parameters"
-        )
-    phi = np.zeros((len(residual), min(len(residual), max_rank, 32)))
-    pivots: list[int] = []
-    threshold = tolerance * residual.max()
-    while residual.max() > threshold and len(pivots) < len(residual):
-        rank = len(pivots)
-        if rank == max_rank:
-            raise ValueError(
-                f"latent {name!r}: its covariance needs more than max_rank = {max_rank} features on "
-                f"{len(residual)} inputs (largest variance left over {residual.max():.2g}, allowed {threshold:.2g}). "
-                "Use a smoother covariance or fewer inputs, or raise max_rank (a sweep costs the ranks' sum cubed)"
-            )
-        if rank == phi.shape[1]:
-            phi = np.concatenate([phi, np.zeros_like(phi)], 1)
-        pivot = int(residual.argmax())
-        column = np.asarray(_column(covariance, inputs, pivot), np.float64)
-        phi[:, rank] = (column - phi[:, :rank] @ phi[pivot, :rank]) / np.sqrt(residual[pivot])
-        phi[pivots, rank] = 0.0  # exactly so without round-off: earlier pivots are interpolated already
-        residual -= phi[:, rank] ** 2
-        pivots.append(pivot)
-        residual[pivots] = 0.0
-    return phi[:, : len(pivots)], np.array(pivots, int)
-
-
-def features(
-    covariances: Sequence[Covariance],
-    inputs: Float[Array, "time *column"],
-    *,
-    names: Sequence[str],
-    max_rank: int = 2000,
-    tolerance: float | None = None,
-) -> Features:
-    """The features of all latents at ``inputs``, in float64 NumPy arrays.
-
-    ``tolerance`` is relative (None: 1e-10 in float64, 1e-5 in float32).
-    """
-    if tolerance is None:
-        tolerance = 1e-10 if jnp.finfo(inputs.dtype).bits == 64 else 1e-5
-    factors = [
-        pivoted_cholesky(covariance, inputs, max_rank=max_rank, tolerance=tolerance, name=name)
-        for covariance, name in zip(covariances, names, strict=True)
-    ]
-    return Features(
-        phi=np.concatenate([phi for phi, _ in factors], 1),
-        owner=np.repeat(np.arange(len(factors)), [len(pivots) for _, pivots in factors]),
-        pivots=[pivots for _, pivots in factors],
-        pivot_tril=[phi[pivots] for phi, pivots in factors],
-    )

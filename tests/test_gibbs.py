@@ -15,7 +15,7 @@ from numpyro.infer import MCMC
 from tinygp import kernels
 
 import alps_ppl as alps
-from alps_ppl.processes import features
+from alps_ppl.features import features
 
 array_stats = arviz_stats.base.array_stats
 
@@ -250,7 +250,7 @@ def test_shared_scale_leaves_the_prior_as_it_is(p, rank, key):
     from alps_ppl.conditionals import Statistics
 
     kernel = alps.ALPSGibbs(alps.ALPS({"x": alps.linear_periodic(3.0)}, p, noise_variance=0.1))
-    stats = Statistics(None, None, None, None, None, jnp.zeros(rank, int))
+    stats = Statistics(None, None, jnp.zeros((p, rank)), None, None, jnp.zeros(rank, int))
 
     def one(key):
         H_key, w_key, step_key, u_key = jax.random.split(key, 4)
@@ -337,7 +337,7 @@ def test_errors(small, key):
         kernel.init(key, 0, None, (t,), {})
     with pytest.raises(ValueError, match="discrete program"):
         kernel.init(key, 0, None, (t, y), {"relaxed": True})
-    rough = alps.ALPS({"rough": kernels.Exp(scale=1.0)}, 2, noise_variance=0.1)
+    rough = alps.ALPS({"rough": kernels.ExpSquared(scale=0.1)}, 2, noise_variance=0.1)
     with pytest.raises(ValueError, match=r"latent 'rough': .*more than max_rank = 5 features on 20 inputs.*left over"):
         alps.ALPSGibbs(rough, max_rank=5).init(key, 0, None, (t, y), {})
     mcmc = MCMC(kernel, num_warmup=1, num_samples=1, jit_model_args=True, progress_bar=False)

@@ -12,7 +12,8 @@ from tinygp import kernels
 
 import alps_ppl as alps
 from alps_ppl.covariances import equal_covariance_groups, grams
-from alps_ppl.processes import GaussianProcess, SparseGaussianProcess, default_jitter, features, pivoted_cholesky
+from alps_ppl.features import features, pivoted_cholesky
+from alps_ppl.processes import GaussianProcess, SparseGaussianProcess, default_jitter
 
 COVARIANCES = [
     kernels.ExpSquared(scale=0.8),
@@ -159,7 +160,7 @@ def test_features_factor_the_gram_matrix(j):
 def test_features_extend_to_new_inputs():
     phi = features(COVARIANCES, jnp.asarray(T), names="abcde", tolerance=1e-12)
     new = np.array([0.5, T[2], 9.0])
-    star, residual = phi.extend(COVARIANCES, jnp.asarray(T), jnp.asarray(new))
+    star, _, residual, _ = phi.extend(jnp.asarray(new))
     for j, covariance in enumerate(COVARIANCES):
         own = phi.owner == j
         star_j = np.asarray(star)[:, own]

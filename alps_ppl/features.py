@@ -1,0 +1,224 @@
+"""The latents as the sampler holds them: x_j = Phi_j w_j with w_j ~ N(0, I), or a chain of Markov states."""
+
+import math
+from collections.abc import Sequence
+from functools import partial, reduce
+from operator import add
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int
+from tinygp.kernels.quasisep import Quasisep
+
+from alps_ppl.covariances import Covariance
+from alps_ppl.statespace import StateSpace, interpolate, markov_terms, state_space
+
+# Up to this rank, or an eighth of the times, features cost less than states.
+LOW_RANK = 64
+
+
+class Features(NamedTuple):
+    """x_j = Phi_j w_j, w_j ~ N(0, I): a pivoted Cholesky factor of each latent's Gram matrix.
+
+    The latents' features lie side by side: ``phi`` is [Phi_1 ... Phi_m] (time, feature). ``pivots`` are the times that
+    latent j's features interpolate and ``pivot_tril`` the Cholesky factor of its Gram matrix there. Terms of a
+    covariance without a low rank but with a Markov form, ``terms``, have states in ``space`` instead, whose values
+    follow the features' weights. ``owner`` says whose each weight is.
+    """
+
+    phi: Float[np.ndarray, "time feature"]
+    owner: Int[np.ndarray, " weight"]
+    pivots: list[Int[np.ndarray, " rank"]]
+    pivot_tril: list[Float[np.ndarray, "rank rank"]]
+    rest: list[Covariance | None]
+    times: Float[np.ndarray, "time *column"]
+    terms: dict[int, Sequence[Quasisep]]
+    space: StateSpace | None
+
+    @property
+    def num_latents(self) -> int:
+        return len(self.pivots)
+
+    def latents(self, weights: Float[Array, " weight"]) -> Float[Array, "latent time"]:
+        """X at the inputs."""
+        r = self.phi.shape[1]
+        columns = jax.nn.one_hot(self.owner[:r], self.num_latents, dtype=weights.dtype) * weights[:r, None]
+        x = jnp.asarray(self.phi, weights.dtype) @ columns
+        if self.space is not None:
+            x += self._observed(weights[r:])[np.searchsorted(self.space.times, self.times)]
+        return x.T
+
+    def _observed(self, states: Float[Array, "*draw state"]) -> Float[Array, "*draw time latent"]:
+        space = self.space
+        observe = space.observe * (space.owner == np.arange(self.num_latents)[:, None])  # type: ignore[union-attr]
+        return states.reshape(*states.shape[:-1], -1, observe.shape[1]) @ jnp.asarray(observe.T, states.dtype)
+
+    def weights(
+        self, x: Float[Array, "*draw latent time"], states: Float[Array, "*draw state"] | None = None
+    ) -> Float[Array, "*draw weight"]:
+        """The weights of latents that lie in the features' span: x_j at its pivots is L_j w_j.
+
+        With Markov latents ``states`` are needed too; without them they are some that give these x.
+        """
+        parts = []
+        if self.space is not None:
+            space, row = self.space, np.searchsorted(self.space.times, self.times)
+            if states is None:
+                first = np.unique(row, return_index=True)[1]
+                norm = np.bincount(space.owner, space.observe**2, self.num_latents)[space.owner]
+                states = (x.mT[..., first, :][..., space.owner] * (space.observe / norm)).reshape(*x.shape[:-2], -1)
+            x = x - self._observed(states)[..., row, :].mT
+            parts = [states.reshape(math.prod(x.shape[:-2]), -1)]
+        num_draws = math.prod(x.shape[:-2])
+        solves = [
+            solve_triangular(jnp.asarray(tril, x.dtype), x[..., j, pivots].reshape(num_draws, -1).T, lower=True).T
+            if len(pivots)
+            else jnp.zeros((num_draws, 0), x.dtype)
+            for j, (pivots, tril) in enumerate(zip(self.pivots, self.pivot_tril, strict=True))
+        ]
+        return jnp.concatenate([*solves, *parts], -1).reshape(*x.shape[:-2], -1)
+
+    def extend(self, new_inputs: Float[Array, "new *column"]) -> "Extension":
+        """The latents at new inputs given the weights, and the prior variance that these leave open.
+
+        For features k** - Phi* Phi*^T, for states the variance between the neighbouring times' states.
+        """
+        columns, residuals = [], []
+        inputs = jnp.asarray(self.times, new_inputs.dtype)
+        for covariance, pivots, tril in zip(self.rest, self.pivots, self.pivot_tril, strict=True):
+            if covariance is None:
+                columns.append(jnp.zeros((len(new_inputs), 0), new_inputs.dtype))
+                residuals.append(jnp.zeros(len(new_inputs), new_inputs.dtype))
+                continue
+            K = covariance(inputs[pivots], new_inputs)
+            phi = solve_triangular(jnp.asarray(tril, K.dtype), K, lower=True).T if len(pivots) else K.T
+            columns.append(phi)
+            residuals.append(jnp.clip(covariance(new_inputs) - (phi**2).sum(-1), 0.0))
+        basis, residual = jnp.concatenate(columns, -1), jnp.stack(residuals)
+        if self.space is None:
+            return Extension(basis, self.owner, residual, None)
+        r = self.phi.shape[1]
+        new_times = np.asarray(new_inputs, np.float64)
+        index, coefficients, open_ = interpolate(self.terms, self.space, new_times, self.num_latents)
+        features = np.broadcast_to(np.arange(r), (len(new_inputs), r))
+        return Extension(
+            jnp.concatenate([basis, jnp.asarray(coefficients, basis.dtype)], -1),
+            np.concatenate([self.owner[:r], self.space.owner, self.space.owner]),
+            residual + jnp.asarray(open_, residual.dtype),
+            np.concatenate([features, r + index], -1),
+        )
+
+
+class Extension(NamedTuple):
+    """E[x_j(new) | weights] is the sum of ``basis`` times the weights at ``places`` over the columns that j owns.
+
+    ``places`` is None where it is all weights in their order. ``residual`` is the variance left open.
+    """
+
+    basis: Float[Array, "new column"]
+    owner: Int[np.ndarray, " column"]
+    residual: Float[Array, "latent new"]
+    places: Int[np.ndarray, "new column"] | None
+
+
+class RankError(ValueError):
+    """A covariance needs more features than it may have."""
+
+
+_column = jax.jit(lambda covariance, inputs, pivot: covariance(inputs, inputs[pivot][None])[:, 0])
+_diagonal = jax.jit(lambda covariance, inputs: covariance(inputs))
+
+
+def pivoted_cholesky(
+    covariance: Covariance,
+    inputs: Float[Array, "time *column"],
+    *,
+    max_rank: int,
+    tolerance: float,
+    name: str = "",
+) -> tuple[Float[np.ndarray, "time rank"], Int[np.ndarray, " rank"]]:
+    """A factor Phi of the Gram matrix with K = Phi Phi^T up to ``tolerance``, and its pivots.
+
+    Stops when the largest residual variance is below ``tolerance`` times the largest variance. One
+    column of K at a time: the n x n matrix is never built. A covariance that needs more than
+    ``max_rank`` columns raises a RankError, a ValueError.
+    """
+    residual = np.array(_diagonal(covariance, inputs), np.float64)
+    if not (np.isfinite(residual) & (residual >= 0)).all():
+        raise ValueError(
+            f"latent {name!r}: expected its covariance to have finite variances of at least 0 at the inputs, got "
+            f"{residual[~(residual >= 0) | ~np.isfinite(residual)][0]:g}; check its parameters"
+        )
+    phi = np.zeros((len(residual), min(len(residual), max_rank, 32)))
+    pivots: list[int] = []
+    threshold = tolerance * residual.max()
+    while residual.max() > threshold and len(pivots) < len(residual):
+        rank = len(pivots)
+        if rank == max_rank:
+            raise RankError(
+                f"latent {name!r}: its covariance needs more than max_rank = {max_rank} features on "
+                f"{len(residual)} inputs (largest variance left over {residual.max():.2g}, allowed {threshold:.2g}). "
+                "Use a smoother covariance, a Matern one of one-dimensional inputs, or fewer inputs, or raise max_rank "
+                "(a sweep costs the ranks' sum cubed)"
+            )
+        if rank == phi.shape[1]:
+            phi = np.concatenate([phi, np.zeros_like(phi)], 1)
+        pivot = int(residual.argmax())
+        column = np.asarray(_column(covariance, inputs, pivot), np.float64)
+        phi[:, rank] = (column - phi[:, :rank] @ phi[pivot, :rank]) / np.sqrt(residual[pivot])
+        phi[pivots, rank] = 0.0  # exactly so without round-off: earlier pivots are interpolated already
+        residual -= phi[:, rank] ** 2
+        pivots.append(pivot)
+        residual[pivots] = 0.0
+    return phi[:, : len(pivots)], np.array(pivots, int)
+
+
+def features(
+    covariances: Sequence[Covariance],
+    inputs: Float[Array, "time *column"],
+    *,
+    names: Sequence[str],
+    max_rank: int = 2000,
+    tolerance: float | None = None,
+) -> Features:
+    """The features of all latents at ``inputs``, in float64 NumPy arrays, and the states of those without a low rank.
+
+    ``tolerance`` is relative (None: 1e-10 in float64, 1e-5 in float32). A covariance of one-dimensional inputs whose
+    rank is above 64 and an eighth of the times has states for its Markov terms.
+    """
+    if tolerance is None:
+        tolerance = 1e-10 if jnp.finfo(inputs.dtype).bits == 64 else 1e-5
+    low_rank = min(max_rank, max(LOW_RANK, len(inputs) // 8))
+    factors: list[tuple] = []
+    rest: list[Any] = list(covariances)
+    terms: dict[int, Sequence[Quasisep]] = {}
+    for j, (covariance, name) in enumerate(zip(covariances, names, strict=True)):
+        factor = partial(pivoted_cholesky, inputs=inputs, tolerance=tolerance, name=name)
+        markov, others = markov_terms(covariance) if inputs.ndim == 1 else ([], [covariance])
+        try:
+            factors.append(factor(covariance, max_rank=low_rank if markov else max_rank))
+        except RankError:
+            if not markov:
+                raise
+            terms[j] = markov
+            rest[j] = reduce(add, others) if others else None
+            empty = np.zeros((len(inputs), 0)), np.zeros(0, int)
+            factors.append(factor(rest[j], max_rank=max_rank) if others else empty)
+    owner = np.repeat(np.arange(len(factors)), [len(pivots) for _, pivots in factors])
+    space = None
+    if terms:
+        space = state_space(terms, np.unique(np.asarray(inputs, np.float64)), names)
+        owner = np.concatenate([owner, np.tile(space.owner, len(space.times))])
+    return Features(
+        phi=np.concatenate([phi for phi, _ in factors], 1),
+        owner=owner,
+        pivots=[pivots for _, pivots in factors],
+        pivot_tril=[phi[pivots] for phi, pivots in factors],
+        rest=rest,
+        times=np.asarray(inputs, np.float64),
+        terms=terms,
+        space=space,
+    )
