@@ -9,7 +9,7 @@ import xarray as xr
 from numpyro.infer import MCMC, Predictive, log_likelihood
 
 from alps_ppl.covariances import equal_covariance_groups
-from alps_ppl.model import ALPS
+from alps_ppl.model import ALPS, given
 from alps_ppl.prediction import check_posterior, svi_sites, time_coordinate
 from alps_ppl.svi import SVIFit
 
@@ -36,7 +36,7 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
     """
     from arviz_base import from_dict
 
-    inputs, y = model.check(inputs, y)
+    inputs, y = model.check(inputs, given(y), warn=False)
     check_posterior(posterior, model, num_draws)
     if isinstance(posterior, SVIFit):
         engine = "svi"

@@ -72,7 +72,7 @@ class StructuredMeanField:
 
     def _sites(self, inputs, y, gate):
         model = self.model
-        inputs, y = model.check(inputs, y)
+        inputs, y = model.check(inputs, y, warn=False)
         dtype = inputs.dtype
         m, p, num_inducing = len(model.latents), len(model.outputs), len(self.inducing_inputs)
         prior_scale = jnp.asarray(np.sqrt(model.mixing_variance), dtype)

@@ -18,7 +18,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 from numpyro.infer import MCMC, Predictive
 
-from alps_ppl.model import ALPS
+from alps_ppl.model import ALPS, given
 from alps_ppl.processes import features
 from alps_ppl.svi import SVIFit
 
@@ -59,7 +59,7 @@ def predict(
     """
     if not 0 < interval < 1:
         raise ValueError(f"interval: expected a probability strictly between 0 and 1, got {interval}")
-    inputs, y = model.check(inputs, y)
+    inputs, y = model.check(inputs, given(y), warn=False)
     new_inputs = _check_new(model, inputs, new_inputs)
     draws = posterior_draws(posterior, model, inputs, new_inputs, num_draws)
     if not include_noise:
@@ -92,7 +92,7 @@ def log_predictive_density(
     num_draws: int = 1000,
 ) -> xr.DataArray:
     """Log p(y_i(t) | Y) of each cell of ``new_y`` (time, output) by itself; NaN where it is missing."""
-    inputs, y = model.check(inputs, y)
+    inputs, y = model.check(inputs, given(y), warn=False)
     new_inputs = _check_new(model, inputs, new_inputs)
     cells = np.asarray(new_y, float)
     expected = (len(new_inputs), len(model.outputs))

@@ -337,12 +337,20 @@ def test_the_discrete_program_in_svi_is_an_error(two_periods, key, target):
         ({"num_inducing": 2.5}, "num_inducing: expected a positive whole number"),
         ({"batch_size": 31}, "at most the 30 times there are, got 31"),
         ({"learning_rate": -1.0}, "learning_rate: expected a positive number"),
+        ({"learning_rate": "x"}, "learning_rate: expected a number .*, got 'x'"),
+        ({"learning_rate": optax.constant_schedule(0.1)}, r"pass optimizer=optax.adam\(schedule\)"),
+        ({"temperature": np.ones(9)}, r"temperature: expected a number or one per step \(10\), got shape \(9,\)"),
+        ({"temperature": "x"}, "temperature: expected a number .*, got 'x'"),
+        ({"optimizer": 0.1}, r"optimizer: expected one of optax, e.g. optax.adam\(0.01\), got 0.1"),
+        ({"rng_key": 0}, r"rng_key: expected a JAX key, e.g. jax.random.key\(0\), got 0"),
+        ({"y": None}, r"y: expected data of shape \(time, output\)"),
+        ({"model": None}, "model: expected an alps_ppl.ALPS, got NoneType"),
     ],
 )
 def test_bad_settings(two_periods, key, settings, message):
-    model, t, y = two_periods
-    with pytest.raises(ValueError, match=message):
-        alps.fit_svi(model, t, y, **({"num_steps": 10, "rng_key": key} | QUICK | settings))
+    arguments = dict(zip(("model", "inputs", "y"), two_periods, strict=True)) | {"num_steps": 10, "rng_key": key}
+    with pytest.raises((ValueError, TypeError), match=message):
+        alps.fit_svi(**(arguments | QUICK | settings))
 
 
 def test_negative_temperature_in_the_guide(two_periods):
