@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 from numpyro import handlers
 from tinygp.kernels import Kernel
 from tinygp.transforms import Subspace
@@ -87,9 +87,19 @@ class ALPS:
         with np.errstate(divide="ignore"):
             return np.log(self.inclusion_prob) - np.log1p(-self.inclusion_prob)
 
+    @property
+    def certain(self) -> Bool[np.ndarray, " latent"]:
+        """Where theta is 0 or 1: such a gate is fixed, and its site has no effect."""
+        return (self.inclusion_prob == 0) | (self.inclusion_prob == 1)
+
+    @property
+    def site_logits(self) -> Float[np.ndarray, " latent"]:
+        """The logits of the site ``b``: logit theta, but finite."""
+        return np.clip(self.inclusion_logits, -LARGEST_LOGIT, LARGEST_LOGIT)
+
     def gates(self, b: Float[Array, "*draw latent"]) -> Float[Array, "*draw latent"]:
         """``b``, but exactly 0 or 1 where the prior says never or always."""
-        certain = (self.inclusion_prob == 0) | (self.inclusion_prob == 1)
+        certain = self.certain
         return jnp.where(certain, self.inclusion_prob.astype(b.dtype), b) if certain.any() else b
 
     def __call__(
@@ -112,7 +122,7 @@ class ALPS:
             infer={"event_dims": ["latent", "time"]},
         )
         with latent:
-            logits = jnp.asarray(np.clip(self.inclusion_logits, -LARGEST_LOGIT, LARGEST_LOGIT), inputs.dtype)
+            logits = jnp.asarray(self.site_logits, inputs.dtype)
             gate = dist.RelaxedBernoulliLogits(PRIOR_TEMPERATURE, logits) if relaxed else dist.Bernoulli(logits=logits)
             b = self.gates(numpyro.sample("b", gate))
         with output:
