@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ class SVIFit:
     the *relaxed* model at each step's ``temperatures``, so only comparable at one temperature.
     ``elbo``: a lower bound on the log evidence of the *discrete* model, and ``elbo_mcse`` its Monte
     Carlo error. ``params``: the guide's, in NumPyro's names. ``restart_elbos``: that of every restart, by
-    the same random numbers; differences below ``elbo_mcse`` are ties.
+    the same random numbers; differences below ``elbo_mcse`` are ties. ``inputs``: those fitted.
     """
 
     model: ALPS
@@ -43,6 +43,7 @@ class SVIFit:
     elbo: float = float("nan")
     elbo_mcse: float = float("nan")
     restart_elbos: list[float] = field(default_factory=list)
+    inputs: Float[np.ndarray, "time *column"] | None = None
 
     @property
     def inclusion_prob(self) -> Float[np.ndarray, " latent"]:
@@ -158,7 +159,7 @@ def fit_svi(
         state = init(fit_key)
         name = "SVI" if num_restarts == 1 else f"SVI, start {restart + 1} of {num_restarts}"
         state, losses, failed = _run(steps, state, num_steps, name, progress_bar)
-        fit = SVIFit(model, guide, svi.get_params(state), losses, temperatures)
+        fit = SVIFit(model, guide, svi.get_params(state), losses, temperatures, inputs=np.asarray(inputs))
         if failed:
             step = len(losses)
             failure = NonFiniteLossError(
@@ -173,7 +174,7 @@ def fit_svi(
             warnings.warn(f"{failure}; the other starts go on without it", RuntimeWarning, stacklevel=2)
             continue
         elbo, mcse = discrete_elbo(fit, inputs, y, elbo_key)
-        fits.append(SVIFit(model, guide, fit.params, losses, temperatures, elbo, mcse))
+        fits.append(replace(fit, elbo=elbo, elbo_mcse=mcse))
     best = max(fits, key=lambda fit: fit.elbo)
     best.restart_elbos.extend(fit.elbo for fit in fits)
     return best
