@@ -101,9 +101,9 @@ def inclusion_table(trees: xr.DataTree | Mapping[str, xr.DataTree]) -> pd.DataFr
 
     ``trees`` are ``to_datatree``'s, by the engine's name, or one such tree. The probability is the mean of
     ``gate_prob`` where the tree has it: rho for SVI (no Monte Carlo error), and for Gibbs the average of the
-    probabilities with which the gate was drawn. R-hat and ESS are those of the gate itself; a gate that never moves in any
-    chain has R-hat 1 and no ESS. One chain can't tell whether it converged: its R-hat is NaN. Fewer than four draws
-    a chain tell nothing. Latents of equal covariance are followed by a row for the group, "A or B": whether
+    probabilities with which the gate was drawn. R-hat and ESS are those of the gate itself; a gate that never moves
+    in any chain has R-hat 1 and no ESS. One chain can't tell whether it converged: its R-hat is NaN. Fewer than
+    four draws a chain tell nothing. Latents of equal covariance are followed by a row for the group, "A or B": whether
     at least one of them is on, which the data can tell where they can't tell which. ``members`` is how many latents
     a row is about (1: a latent itself), ``group`` the number that latents of equal covariance share.
     """

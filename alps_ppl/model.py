@@ -70,7 +70,7 @@ class ALPS:
         jitter: float | None = None,
     ):
         self.latents, self.covariances = _named_covariances(covariances)
-        self.outputs = _output_names(outputs)
+        self.outputs = output_names(outputs)
         self.inclusion_prob = _inclusion_prob(inclusion_prob, expected_active, len(self.latents))
         self.mixing_variance = _mixing_variance(mixing_variance, len(self.outputs), len(self.latents))
         self.noise_variance = _noise_variance(noise_variance, len(self.outputs))
@@ -328,7 +328,8 @@ def _named_covariances(covariances) -> tuple[tuple[str, ...], tuple[Covariance, 
     return tuple(names), tuple(covariance for _, covariance in pairs)
 
 
-def _output_names(outputs) -> tuple[str, ...]:
+def output_names(outputs) -> tuple[str, ...]:
+    """The names themselves, or y1, y2, ... for a number of outputs; an error for anything else."""
     if isinstance(outputs, (int, np.integer)) and not isinstance(outputs, bool):
         if outputs < 1:
             raise ValueError(f"outputs: expected at least one, got {outputs}")
