@@ -25,7 +25,11 @@ def linear_periodic(period: float) -> Covariance:
 
     ``period`` is in the unit of the inputs and must be positive.
     """
-    if not (np.ndim(period) == 0 and np.isfinite(period) and period > 0):
+    try:
+        valid = bool(np.isfinite(period) and period > 0 and np.ndim(period) == 0)
+    except (TypeError, ValueError):  # no number at all
+        valid = False
+    if not valid:
         raise ValueError(
             f"linear_periodic: expected a positive, finite period in the unit of the inputs, got {period!r}"
         )
@@ -34,6 +38,10 @@ def linear_periodic(period: float) -> Covariance:
 
 def on_column(covariance: Covariance, column: int) -> Covariance:
     """``covariance`` as a function of one column of inputs of shape (time, column)."""
+    if not isinstance(covariance, Covariance) or not isinstance(column, (int, np.integer)):
+        raise TypeError(
+            f"on_column: expected a tinygp covariance and a column's number, got {covariance!r}, {column!r}"
+        )
     return transforms.Subspace(int(column), covariance)
 
 

@@ -8,6 +8,8 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Bool, Float
 
+from alps_ppl.model import numbers, output_names, short
+
 
 class Data:
     """A table of series: rows are times, columns are outputs; what model files and the command line use.
@@ -16,19 +18,21 @@ class Data:
     ----------
     inputs
         (time,) or (time, column) numbers, or dates: those become hours since the first one, or days where
-        the median step is a day or more.
+        the median step is a day or more. Durations become hours or days by the same rule, from zero.
     y
         (time, output) as read, in the file's units, NaN for a missing cell.
     outputs
-        The outputs' names; a DataFrame's columns if left out.
+        The outputs' names; a DataFrame's columns if left out (and no others).
     held_out
-        Cells that the fit must not see, by the split's name, as a boolean array (time,) or (time, output).
+        Cells that the fit must not see, by the split's name, as a boolean array (time,) or (time, output);
+        no cell may be in two splits.
         The split "test" is the one in ``summary.json``.
     input_label, units
         For figures: the horizontal axis, and each output's unit.
 
     ``train_y`` is centred and scaled by each output's observed training mean ``loc`` and sd ``scale`` (1 for an
     output that is constant or has no training cell); ``train_inputs`` are the rows with at least one training cell.
+    ``dates`` are the dates as passed, in the shape of ``inputs``; None if the inputs weren't dates.
     """
 
     def __init__(
@@ -41,16 +45,9 @@ class Data:
         input_label: str | None = None,
         units: Mapping[str, str] | None = None,
     ):
-        self.inputs, label = _numeric_inputs(inputs)
+        self.inputs, self.dates, label = _numeric_inputs(inputs)
         self.input_label = input_label or label
-        if outputs is None:
-            outputs = getattr(y, "columns", None)
-        try:
-            self.y = np.array(np.ma.filled(y, np.nan) if isinstance(y, np.ma.MaskedArray) else y, float)
-        except (TypeError, ValueError):
-            raise TypeError(
-                "y: expected a table of numbers, NaN where a cell is missing; some aren't numbers"
-            ) from None
+        self.y = numbers("y", y)
         if self.y.ndim == 1:
             self.y = self.y[:, None]
         if self.y.ndim != 2 or len(self.y) != len(self.inputs):
@@ -59,9 +56,16 @@ class Data:
                 f"{self.inputs.shape}, got {self.y.shape}; rows are times, columns are outputs"
             )
         num_outputs = self.y.shape[1]
-        self.outputs = [str(o) for o in (range(1, num_outputs + 1) if outputs is None else outputs)]
+        columns = [str(column) for column in getattr(y, "columns", range(1, num_outputs + 1))]
+        self.outputs = list(columns if outputs is None else output_names(outputs))
         if len(self.outputs) != num_outputs or len(set(self.outputs)) < num_outputs:
             raise ValueError(f"outputs: expected {num_outputs} different names, got {self.outputs}")
+        named = hasattr(y, "columns") and not isinstance(y.columns, pd.RangeIndex)
+        if named and self.outputs != columns:
+            raise ValueError(
+                f"outputs: expected the columns of y in their order, {short(columns)}, got {short(self.outputs)}; "
+                "leave outputs out, or pass y.to_numpy() to give the columns other names"
+            )
         if np.isinf(self.y).any():
             row, column = np.argwhere(np.isinf(self.y))[0]
             raise ValueError(
@@ -69,7 +73,7 @@ class Data:
                 f"output {self.outputs[column]!r}"
             )
         self.units = dict(units or {})
-        self.split = _splits(held_out or {}, self.y.shape)
+        self.split = _splits(held_out or {}, self.y.shape, self.outputs)
 
     @property
     def train(self) -> Bool[np.ndarray, "time output"]:
@@ -123,36 +127,49 @@ class Data:
         )
 
     def __repr__(self):
-        splits = {str(name): int((self.split == name).sum()) for name in np.unique(self.split)}
-        return f"Data({len(self.inputs)} times, {len(self.outputs)} outputs, cells by split {splits})"
+        observed = ~np.isnan(self.y)
+        splits = {str(name): int(observed[self.split == name].sum()) for name in np.unique(self.split)}
+        return f"Data({len(self.inputs)} times, {len(self.outputs)} outputs, observed cells by split {splits})"
 
 
-def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, str]:
+def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, np.ndarray | None, str]:
+    """The inputs as numbers, the dates if they were dates, and their label."""
     label = str(getattr(inputs, "name", None) or "t")
-    values = np.asarray(inputs)
-    if values.size and values.dtype.kind in "OUT":  # dates as text or as Python objects
-        try:
-            dates = pd.to_datetime(values.reshape(-1), format="ISO8601", utc=True)  # time zones: hours are hours
-            values = np.asarray(dates.tz_localize(None)).reshape(values.shape)
-        except (TypeError, ValueError):
-            raise TypeError(f"inputs: expected numbers or ISO 8601 dates, got {str(values.flat[0])!r}") from None
-    if values.dtype.kind == "M":
-        first = values.min()
-        hours = (values - first) / np.timedelta64(1, "h")
-        steps = np.diff(np.unique(hours))
-        days = steps.size > 0 and np.median(steps) >= 24
-        unit = "days" if days else "hours"
-        return hours / 24 if days else hours, f"{unit} since {pd.Timestamp(first):%Y-%m-%d %H:%M}"
     try:
-        values = values.astype(float)
-    except (TypeError, ValueError):
-        raise TypeError(f"inputs: expected numbers or dates, got {values.dtype} values") from None
-    if values.ndim not in (1, 2) or values.size == 0:
-        raise ValueError(f"inputs: expected shape (time,) or (time, column), got {values.shape}")
-    return values, label
+        stamps = np.asarray(inputs)
+    except ValueError:
+        raise TypeError(f"inputs: expected as many columns in every row, got {short(inputs)}") from None
+    if stamps.ndim not in (1, 2) or stamps.size == 0:
+        raise ValueError(f"inputs: expected shape (time,) or (time, column), got {stamps.shape}")
+    flat, dates = stamps.reshape(-1), None
+    kind = pd.api.types.infer_dtype(flat.astype(object) if stamps.dtype.kind in "UT" else flat)
+    if kind in ("string", "date", "datetime", "datetime64"):  # time zones: hours are hours
+        try:
+            times = pd.to_datetime(flat, format=None if stamps.dtype.kind == "M" else "ISO8601", utc=True)
+        except (TypeError, ValueError):
+            raise TypeError(f"inputs: expected numbers or ISO 8601 dates, got {short(str(flat[0]))}") from None
+        first, dates = times.min(), stamps
+        values, label = _hours_or_days(times - first)
+        label = f"{label} since {first:%Y-%m-%d %H:%M}"
+    elif kind in ("timedelta", "timedelta64"):
+        values, label = _hours_or_days(pd.to_timedelta(flat))
+    else:
+        values = numbers("inputs", inputs)
+    values = values.reshape(stamps.shape)
+    if not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise ValueError(f"inputs: expected a time in every row, got {stamps[row]} in row {row}; drop that row")
+    return values, dates, label
 
 
-def _splits(held_out: Mapping[str, Any], shape: tuple[int, int]) -> np.ndarray:
+def _hours_or_days(durations: pd.TimedeltaIndex) -> tuple[np.ndarray, str]:
+    hours = np.asarray(durations / pd.Timedelta(hours=1))
+    steps = np.diff(np.unique(hours[~np.isnan(hours)]))
+    days = steps.size > 0 and np.median(steps) >= 24
+    return (hours / 24, "days") if days else (hours, "hours")
+
+
+def _splits(held_out: Mapping[str, Any], shape: tuple[int, int], outputs: Sequence[str]) -> np.ndarray:
     split = np.full(shape, "train", dtype=object)
     for name, cells in held_out.items():
         mask = np.asarray(cells)
@@ -164,5 +181,13 @@ def _splits(held_out: Mapping[str, Any], shape: tuple[int, int]) -> np.ndarray:
             raise ValueError(
                 f"held_out[{name!r}]: expected a boolean array of shape {shape[:1]} or {shape}, got {mask.shape}"
             )
-        split[mask if mask.ndim == 2 else np.broadcast_to(mask[:, None], shape)] = name
+        mask = np.broadcast_to(mask.reshape(len(mask), -1), shape)
+        twice = mask & (split != "train")
+        if twice.any():
+            row, column = np.argwhere(twice)[0]
+            raise ValueError(
+                f"held_out[{name!r}]: expected splits that don't overlap, but row {row} of output {outputs[column]!r} "
+                f"is in {split[row, column]!r} too; leave it out of one of them"
+            )
+        split[mask] = name
     return split.astype(str)

@@ -1,5 +1,6 @@
 """ArviZ trees and the table of inclusion probabilities, for either engine."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,8 +10,8 @@ import xarray as xr
 from numpyro.infer import MCMC, Predictive, log_likelihood
 
 from alps_ppl.covariances import equal_covariance_groups
-from alps_ppl.model import ALPS
-from alps_ppl.prediction import check_posterior, svi_sites, time_coordinate
+from alps_ppl.model import ALPS, short
+from alps_ppl.prediction import check_posterior, samples_of, svi_sites, time_coordinate
 from alps_ppl.svi import SVIFit
 
 DIMS = {
@@ -36,8 +37,7 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
     """
     from arviz_base import from_dict
 
-    inputs, y = model.check(inputs, y)
-    check_posterior(posterior, model, num_draws)
+    inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
     if isinstance(posterior, SVIFit):
         engine = "svi"
         sites = svi_sites(posterior, inputs, num_draws, names=("x", "b", "H", "noise_variance"))
@@ -47,7 +47,7 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
         }
     else:
         engine = "gibbs"
-        sites = dict(posterior.get_samples(group_by_chain=True))
+        sites = dict(samples_of(posterior, group_by_chain=True))
         extra = posterior.get_extra_fields(group_by_chain=True)
         stats = {"gate_prob": extra["gate_prob"]} if "gate_prob" in extra else {}
         if "potential_energy" in extra:
@@ -96,24 +96,32 @@ def _observed_cells(dataset: xr.Dataset, observed: np.ndarray) -> xr.Dataset:
     return cells.rename({"time": "cell_time", "output": "cell_output"})
 
 
-def inclusion_table(trees: dict[str, xr.DataTree]) -> pd.DataFrame:
+def inclusion_table(trees: xr.DataTree | Mapping[str, xr.DataTree]) -> pd.DataFrame:
     """Per latent and engine: the inclusion probability, its Monte Carlo error, and the gate's R-hat and ESS.
 
-    ``trees`` are ``to_datatree``'s, by the engine's name. The probability is the mean of ``gate_prob``
-    where the tree has it: rho for SVI (no Monte Carlo error), and for Gibbs the average of the probabilities
-    with which the gate was drawn. R-hat and ESS are those of the gate itself; a gate that never moves in any
-    chain has R-hat 1 and no ESS. Latents of equal covariance are followed by a row for the group,
-    "A or B": whether at least one of them is on, which the data can tell where they can't tell which.
+    ``trees`` are ``to_datatree``'s, by the engine's name, or one such tree. The probability is the mean of
+    ``gate_prob`` where the tree has it: rho for SVI (no Monte Carlo error), and for Gibbs the average of the
+    probabilities with which the gate was drawn. R-hat and ESS are those of the gate itself; a gate that never moves
+    in any chain has R-hat 1 and no ESS. One chain can't tell whether it converged: its R-hat is NaN. Fewer than
+    four draws a chain tell nothing. Latents of equal covariance are followed by a row for the group, "A or B": whether
+    at least one of them is on, which the data can tell where they can't tell which. ``members`` is how many latents
+    a row is about (1: a latent itself), ``group`` the number that latents of equal covariance share.
     """
-    rows = [row for engine, tree in trees.items() for row in _engine_rows(engine, tree)]
-    return pd.DataFrame(rows, columns=["latent", "engine", "probability", "mcse", "r_hat", "ess", "prior"])
+    by_engine: Any = {trees.attrs.get("engine", "posterior"): trees} if isinstance(trees, xr.DataTree) else trees
+    if not isinstance(by_engine, Mapping):
+        raise TypeError(f"trees: expected to_datatree's result, or several by engine, got {type(trees).__name__}")
+    for engine, tree in by_engine.items():
+        if not isinstance(tree, xr.DataTree) or not {"posterior", "constant_data"} <= set(tree.children):
+            raise TypeError(f"trees[{engine!r}]: expected to_datatree's result, got {short(tree)}")
+    rows = [row for engine, tree in by_engine.items() for row in _engine_rows(engine, tree)]
+    columns = ["latent", "engine", "probability", "mcse", "r_hat", "ess", "prior", "members", "group"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def worst_convergence(table: pd.DataFrame, engine: str) -> tuple[float, float]:
     """The largest R-hat and the smallest ESS of an engine's gates; groups stand for their members."""
     rows = table[table.engine == engine]
-    members = {name for latent in rows.latent if " or " in latent for name in latent.split(" or ")}
-    rows = rows[~rows.latent.isin(members)]
+    rows = rows[rows.members == rows.groupby("group").members.transform("max")]
     # One chain has no R-hat (NaN), and then there is no largest one.
     return float(rows.r_hat.max(skipna=False)), float(rows.ess.min())
 
@@ -153,7 +161,11 @@ def _engine_rows(engine: str, tree: xr.DataTree) -> list[dict]:
     stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else xr.Dataset()
     probs = stats["gate_prob"].values if "gate_prob" in stats else gates.astype(float)
     exact = tree.attrs.get("engine") == "svi"
-    rows = [_row(name, engine, probs[..., j], gates[..., j], prior[j], exact) for j, name in enumerate(names)]
+    rows = [
+        {"members": 1, "group": int(group[j])} | _row(name, engine, probs[..., j], gates[..., j], prior[j], exact)
+        for j, name in enumerate(names)
+    ]
+    taken = set(names)
     for number in np.unique(group):
         members = np.flatnonzero(group == number)
         if len(members) > 1:
@@ -161,7 +173,11 @@ def _engine_rows(engine: str, tree: xr.DataTree) -> list[dict]:
             none_on = 1 - probs[0, 0, members]
             probability = np.broadcast_to(1 - none_on.prod(), any_on.shape) if exact else any_on.astype(float)
             label = " or ".join(names[j] for j in members)
-            rows.append(_row(label, engine, probability, any_on, 1 - (1 - prior[members]).prod(), exact))
+            while label in taken:  # a latent's own name may read so
+                label = f"({label})"
+            taken.add(label)
+            row = _row(label, engine, probability, any_on, 1 - (1 - prior[members]).prod(), exact)
+            rows.append({"members": len(members), "group": int(number)} | row)
     return rows
 
 
@@ -170,13 +186,22 @@ def _row(latent, engine, prob, gate, prior, exact: bool) -> dict:
     from arviz_stats.base import array_stats
 
     row = {"latent": latent, "engine": engine, "probability": float(prob.mean()), "prior": float(prior)}
-    if exact:
+    num_chains, num_draws = gate.shape
+    if exact or num_draws < 4:
         return {**row, "mcse": np.nan, "r_hat": np.nan, "ess": np.nan}
     constant = gate.min() == gate.max()
     gate = gate.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         frozen = not constant and all(chain.min() == chain.max() for chain in gate)
-        r_hat = 1.0 if constant else np.inf if frozen else float(array_stats.rhat(gate, chain_axis=0, draw_axis=1))
+        r_hat = (
+            np.nan
+            if num_chains == 1
+            else 1.0
+            if constant
+            else np.inf
+            if frozen
+            else float(array_stats.rhat(gate, chain_axis=0, draw_axis=1))
+        )
         ess = np.nan if constant else float(array_stats.ess(gate, chain_axis=0, draw_axis=1))
         mcse = 0.0 if np.ptp(prob) == 0 else float(array_stats.mcse(prob, chain_axis=0, draw_axis=1))
     return {**row, "mcse": mcse, "r_hat": r_hat, "ess": ess}

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 from alps_ppl.model import ALPS
 from alps_ppl.processes import SparseGaussianProcess
-from alps_ppl.temperature import LOWEST
+from alps_ppl.temperature import LOWEST, PRIOR_TEMPERATURE
 
 
 class StructuredMeanField:
@@ -48,7 +48,8 @@ class StructuredMeanField:
             )
         if not isinstance(temperature, jax.core.Tracer) and not temperature > 0:
             raise ValueError(f"temperature: expected a positive number, got {temperature}")
-        self._sites(inputs, y, lambda logits: dist.RelaxedBernoulliLogits(temperature, logits))
+        temperature = jnp.where(self.model.certain, PRIOR_TEMPERATURE, temperature)
+        self._sites(inputs, y, lambda logits: dist.RelaxedBernoulliLogits(temperature.astype(logits.dtype), logits))
 
     def discrete(self, inputs: Float[Array, "time *column"], y: Any = None):
         """The same q with a Bernoulli gate, for draws from the fit: rho_j = q(b_j > 1/2) is its mean."""
@@ -72,7 +73,7 @@ class StructuredMeanField:
 
     def _sites(self, inputs, y, gate):
         model = self.model
-        inputs, y = model.check(inputs, y)
+        inputs, y = model.check(inputs, y, warn=False)
         dtype = inputs.dtype
         m, p, num_inducing = len(model.latents), len(model.outputs), len(self.inducing_inputs)
         prior_scale = jnp.asarray(np.sqrt(model.mixing_variance), dtype)
@@ -93,7 +94,9 @@ class StructuredMeanField:
         scale = jnp.exp(params["log_scale"])
         numpyro.sample("x", self.sparse_process(inputs, params), infer={"event_dims": ["latent", "time"]})
         with numpyro.plate("latent", m):
-            numpyro.sample("b", gate(numpyro.param("b_logits", jnp.zeros(m, dtype))))
+            logits = numpyro.param("b_logits", jnp.zeros(m, dtype))
+            # Where theta is 0 or 1, q(b_j) is the prior: a gate that is fixed costs no KL.
+            numpyro.sample("b", gate(jnp.where(model.certain, model.site_logits.astype(dtype), logits)))
         with numpyro.plate("output", p):
             H_loc = numpyro.param("H_loc", lambda key: 0.3 * prior_scale * jax.random.normal(key, (p, m), dtype))
             H_scale = numpyro.param("H_scale", 0.3 * prior_scale, constraint=constraints.softplus_positive)

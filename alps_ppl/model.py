@@ -1,5 +1,7 @@
 """GP-ALPS, the generative model, written once (paper, section 2)."""
 
+import reprlib
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 from numpyro import handlers
 from tinygp.kernels import Kernel
 from tinygp.transforms import Subspace
@@ -68,11 +70,11 @@ class ALPS:
         jitter: float | None = None,
     ):
         self.latents, self.covariances = _named_covariances(covariances)
-        self.outputs = _output_names(outputs)
+        self.outputs = output_names(outputs)
         self.inclusion_prob = _inclusion_prob(inclusion_prob, expected_active, len(self.latents))
         self.mixing_variance = _mixing_variance(mixing_variance, len(self.outputs), len(self.latents))
         self.noise_variance = _noise_variance(noise_variance, len(self.outputs))
-        self.jitter = jitter
+        self.jitter = None if jitter is None else float(_in_range("jitter", jitter, 0.0))
 
     @property
     def learns_noise(self) -> bool:
@@ -85,9 +87,19 @@ class ALPS:
         with np.errstate(divide="ignore"):
             return np.log(self.inclusion_prob) - np.log1p(-self.inclusion_prob)
 
+    @property
+    def certain(self) -> Bool[np.ndarray, " latent"]:
+        """Where theta is 0 or 1: such a gate is fixed, and its site has no effect."""
+        return (self.inclusion_prob == 0) | (self.inclusion_prob == 1)
+
+    @property
+    def site_logits(self) -> Float[np.ndarray, " latent"]:
+        """The logits of the site ``b``: logit theta, but finite."""
+        return np.clip(self.inclusion_logits, -LARGEST_LOGIT, LARGEST_LOGIT)
+
     def gates(self, b: Float[Array, "*draw latent"]) -> Float[Array, "*draw latent"]:
         """``b``, but exactly 0 or 1 where the prior says never or always."""
-        certain = (self.inclusion_prob == 0) | (self.inclusion_prob == 1)
+        certain = self.certain
         return jnp.where(certain, self.inclusion_prob.astype(b.dtype), b) if certain.any() else b
 
     def __call__(
@@ -99,7 +111,7 @@ class ALPS:
         num_times: int | None = None,
     ):
         """The program. ``num_times``: of how many times these are a minibatch; only ``y`` is scaled up."""
-        inputs, y = self.check(inputs, y)
+        inputs, y = self.check(inputs, y, warn=False)
         latent = numpyro.plate("latent", len(self.latents))
         output = numpyro.plate("output", len(self.outputs))
         time = numpyro.plate("time", len(inputs), dim=-2)
@@ -110,7 +122,7 @@ class ALPS:
             infer={"event_dims": ["latent", "time"]},
         )
         with latent:
-            logits = jnp.asarray(np.clip(self.inclusion_logits, -LARGEST_LOGIT, LARGEST_LOGIT), inputs.dtype)
+            logits = jnp.asarray(self.site_logits, inputs.dtype)
             gate = dist.RelaxedBernoulliLogits(PRIOR_TEMPERATURE, logits) if relaxed else dist.Bernoulli(logits=logits)
             b = self.gates(numpyro.sample("b", gate))
         with output:
@@ -130,10 +142,11 @@ class ALPS:
             with handlers.scale(scale=(num_times or len(inputs)) / len(inputs)):
                 return numpyro.sample("y", noise.mask(observed), obs=jnp.where(observed, y, 0.0))
 
-    def check(self, inputs: Any, y: Any = None) -> tuple[Array, Array | None]:
+    def check(self, inputs: Any, y: Any = None, *, warn: bool = True) -> tuple[Array, Array | None]:
         """``inputs`` and ``y`` as float arrays of shape (time,) or (time, column) and (time, output).
 
-        Raises a ValueError or TypeError that says what was expected, got, and what to do.
+        Raises a ValueError or TypeError that says what was expected, got, and what to do. ``warn``: of a ``y``
+        that float32 is too coarse to fit.
         """
         inputs = _check_inputs(inputs)
         num_columns = inputs.shape[1] if inputs.ndim == 2 else 1
@@ -144,7 +157,7 @@ class ALPS:
                 raise ValueError(
                     f"latent {latent!r} reads column {column} of the inputs, whose shape is {inputs.shape}"
                 )
-        return inputs, None if y is None else _check_y(y, inputs, self.outputs)
+        return inputs, None if y is None else _check_y(y, inputs, self.outputs, warn)
 
     def __repr__(self):
         return f"ALPS(latents={list(self.latents)}, outputs={list(self.outputs)})"
@@ -154,12 +167,25 @@ def _is_concrete(array) -> bool:
     return not isinstance(array, jax.core.Tracer)
 
 
-def _float_array(name: str, value: Any):
-    """A float array, NumPy's where the value is known, so that checks don't depend on JAX's precision."""
+def short(value: Any) -> str:
+    """``repr``, on one line and cut, for messages."""
+    return " ".join(reprlib.repr(value).split())
+
+
+def numbers(name: str, value: Any):
+    """``value`` as a float64 NumPy array whatever JAX's precision; NaN where pandas or a mask says missing.
+
+    A TypeError for what isn't real numbers or isn't rectangular. A traced array stays as it is.
+    """
     if not _is_concrete(value):
         return value
-    value = np.ma.filled(value.astype(float), np.nan) if isinstance(value, np.ma.MaskedArray) else value
-    kinds = {np.asarray(value).dtype.kind, getattr(getattr(value, "dtype", None), "kind", "")}
+    wrong = TypeError(f"{name}: expected a number or a rectangular array of numbers, got {short(value)}")
+    try:
+        value = np.ma.filled(value.astype(float), np.nan) if isinstance(value, np.ma.MaskedArray) else value
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        raise wrong from None
+    kinds = {array.dtype.kind, getattr(getattr(value, "dtype", None), "kind", "")}
     if "c" in kinds:
         raise TypeError(f"{name}: expected real numbers, got complex ones; pass real and imaginary parts as outputs")
     if kinds & set("mM"):
@@ -167,16 +193,42 @@ def _float_array(name: str, value: Any):
             f"{name}: expected numbers, got dates or durations; alps.Data turns dates into hours or days, "
             "or divide by a duration yourself, e.g. (t - t[0]) / numpy.timedelta64(1, 'h')"
         )
+    if value is None or kinds & set("UST"):
+        raise wrong
     try:
-        return np.asarray(value, np.result_type(jnp.asarray(0.0).dtype, np.float64))
+        if array.dtype.kind == "O":  # pandas.NA, without importing pandas
+            cells = [np.nan if cell is None or type(cell).__name__ == "NAType" else cell for cell in array.flat]
+            return np.array(cells, np.float64).reshape(array.shape)
+        return array.astype(np.float64)
     except (TypeError, ValueError):
-        raise TypeError(
-            f"{name}: expected an array of numbers, got {type(value).__name__} that NumPy can't turn into floats"
-        ) from None
+        raise wrong from None
+
+
+def _in_range(name: str, value: Any, low: float, high: float = np.inf) -> np.ndarray:
+    """One finite number in [low, high]."""
+    number = numbers(name, value)
+    if number.shape != () or not (np.isfinite(number) and low <= number <= high):
+        raise ValueError(f"{name}: expected a number from {low:g} to {high:g}, got {short(value)}")
+    return number
+
+
+def warn_caller(message: str) -> None:
+    """A UserWarning at the line that called this package, directly or through NumPyro and JAX."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("alps_ppl", "numpyro", "jax"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)
+
+
+def given(y: Any) -> Any:
+    """``y``, which the program may go without but a fit may not."""
+    if y is None:
+        raise ValueError("y: expected data of shape (time, output), NaN where a cell is missing, got None")
+    return y
 
 
 def _check_inputs(inputs: Any) -> Array:
-    values = _float_array("inputs", inputs)
+    values = numbers("inputs", inputs)
     if values.ndim not in (1, 2):
         raise ValueError(f"inputs: expected shape (time,) or (time, column), got {values.shape}")
     if values.ndim == 2 and values.shape[1] == 1:
@@ -200,18 +252,16 @@ def _warn_if_rounded(values: np.ndarray) -> None:
         gaps = np.diff(np.unique(column))
         error = np.abs(column.astype(np.float32) - column).max()
         if gaps.size and error > 1e-2 * gaps.min():
-            warnings.warn(
+            warn_caller(
                 f"inputs: float32 moves them by up to {error:.2g} where neighbours are {gaps.min():.2g} apart; "
-                "subtract the first time, or switch on 64-bit with numpyro.enable_x64()",
-                UserWarning,
-                stacklevel=5,
+                "subtract the first time, or switch on 64-bit with numpyro.enable_x64()"
             )
             return
 
 
-def _check_y(y: Any, inputs: Array, outputs: Sequence[str]) -> Array:
+def _check_y(y: Any, inputs: Array, outputs: Sequence[str], warn: bool) -> Array:
     columns = getattr(y, "columns", None)
-    values = _float_array("y", y)
+    values = numbers("y", y)
     if values.ndim == 1 and len(outputs) == 1:
         values = values[:, None]
     expected = (len(inputs), len(outputs))
@@ -237,11 +287,32 @@ def _check_y(y: Any, inputs: Array, outputs: Sequence[str]) -> Array:
         raise ValueError(f"y: every one of its {values.size} cells is missing (NaN); nothing to fit")
     if np.nanmax(np.abs(values)) > jnp.finfo(jnp.asarray(0.0).dtype).max:
         raise ValueError("y: some values overflow float32; rescale y or switch on 64-bit with numpyro.enable_x64()")
-    return jnp.asarray(values)
+    array = jnp.asarray(values)
+    if warn and array.dtype == jnp.float32:
+        _warn_if_off_centre(values, outputs)
+    return array
+
+
+def _warn_if_off_centre(values: np.ndarray, outputs: Sequence[str]) -> None:
+    """The sums of squares that a learnt noise comes from lose all their digits under a large mean."""
+    for output, column in zip(outputs, values.T, strict=True):
+        cells = column[~np.isnan(column)]
+        if cells.size and abs(cells.mean()) > 1e3 * cells.std() > 0:
+            warn_caller(
+                f"y: output {output!r} has mean {cells.mean():.3g} and sd {cells.std():.2g}, too far from 0 for "
+                "float32; subtract the mean (alps.Data does), or switch on 64-bit with numpyro.enable_x64()"
+            )
+            return
 
 
 def _named_covariances(covariances) -> tuple[tuple[str, ...], tuple[Covariance, ...]]:
-    pairs = list(covariances.items()) if isinstance(covariances, Mapping) else [tuple(pair) for pair in covariances]
+    try:
+        items = covariances.items() if isinstance(covariances, Mapping) else covariances
+        pairs = [(name, covariance) for name, covariance in items]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"covariances: expected {{name: covariance}} or (name, covariance) pairs, got {short(covariances)}"
+        ) from None
     if not pairs:
         raise ValueError("covariances: expected at least one latent, {name: covariance}, got none")
     names = [str(name) for name, _ in pairs]
@@ -257,14 +328,18 @@ def _named_covariances(covariances) -> tuple[tuple[str, ...], tuple[Covariance, 
     return tuple(names), tuple(covariance for _, covariance in pairs)
 
 
-def _output_names(outputs) -> tuple[str, ...]:
+def output_names(outputs) -> tuple[str, ...]:
+    """The names themselves, or y1, y2, ... for a number of outputs; an error for anything else."""
     if isinstance(outputs, (int, np.integer)) and not isinstance(outputs, bool):
         if outputs < 1:
             raise ValueError(f"outputs: expected at least one, got {outputs}")
         return tuple(f"y{i + 1}" for i in range(outputs)) if outputs > 1 else ("y",)
     if isinstance(outputs, str):
         raise TypeError(f"outputs: expected their number or a list of names, got the string {outputs!r}")
-    names = [str(name) for name in outputs]
+    try:
+        names = [str(name) for name in outputs]
+    except TypeError:
+        raise TypeError(f"outputs: expected their number or a list of names, got {short(outputs)}") from None
     if not names or len(set(names)) < len(names):
         raise ValueError(f"outputs: expected at least one name and no name twice, got {names}")
     return tuple(names)
@@ -274,10 +349,8 @@ def _inclusion_prob(inclusion_prob, expected_active, num_latents: int) -> Float[
     if inclusion_prob is not None and expected_active is not None:
         raise ValueError("give inclusion_prob or expected_active, not both")
     if expected_active is not None:
-        if not 0 <= expected_active <= num_latents:
-            raise ValueError(f"expected_active: expected 0 to {num_latents} latents, got {expected_active}")
-        inclusion_prob = expected_active / num_latents
-    prob = np.asarray(0.5 if inclusion_prob is None else inclusion_prob, np.float64)
+        inclusion_prob = _in_range("expected_active", expected_active, 0, num_latents) / num_latents
+    prob = numbers("inclusion_prob", 0.5 if inclusion_prob is None else inclusion_prob)
     if prob.shape not in ((), (num_latents,)):
         raise ValueError(f"inclusion_prob: expected a number or one per latent ({num_latents}), got shape {prob.shape}")
     if not ((prob >= 0) & (prob <= 1)).all():
@@ -292,7 +365,7 @@ def _positive(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _mixing_variance(mixing_variance, num_outputs: int, num_latents: int) -> Float[np.ndarray, "output latent"]:
-    s = np.asarray(mixing_variance, np.float64)
+    s = numbers("mixing_variance", mixing_variance)
     if s.shape not in ((), (num_outputs,), (num_outputs, num_latents)):
         raise ValueError(
             f"mixing_variance: expected a number, one per output ({num_outputs}), or (output, latent) = "
@@ -321,7 +394,7 @@ def _noise_variance(noise_variance, num_outputs: int):
             if isinstance(base, dist.InverseGamma):
                 return dist.InverseGamma(jnp.broadcast_to(base.concentration, shape), base.rate)
         return noise_variance
-    variance = np.asarray(noise_variance, np.float64)
+    variance = numbers("noise_variance", noise_variance)
     if variance.shape not in ((), (num_outputs,)):
         raise ValueError(
             f"noise_variance: expected a number or one per output ({num_outputs}), got shape {variance.shape}"

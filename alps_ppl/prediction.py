@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from numpyro.infer import MCMC, Predictive
 
 from alps_ppl.features import features
-from alps_ppl.model import ALPS
+from alps_ppl.model import ALPS, given
 from alps_ppl.svi import SVIFit
 
 
@@ -60,7 +60,7 @@ def predict(
     """
     if not 0 < interval < 1:
         raise ValueError(f"interval: expected a probability strictly between 0 and 1, got {interval}")
-    inputs, y = model.check(inputs, y)
+    inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
     new_inputs = _check_new(model, inputs, new_inputs)
     draws = posterior_draws(posterior, model, inputs, new_inputs, num_draws)
     if not include_noise:
@@ -93,7 +93,7 @@ def log_predictive_density(
     num_draws: int = 1000,
 ) -> xr.DataArray:
     """Log p(y_i(t) | Y) of each cell of ``new_y`` (time, output) by itself; NaN where it is missing."""
-    inputs, y = model.check(inputs, y)
+    inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
     new_inputs = _check_new(model, inputs, new_inputs)
     cells = np.asarray(new_y, float)
     expected = (len(new_inputs), len(model.outputs))
@@ -123,17 +123,53 @@ def time_coordinate(inputs: Float[Array, "time *column"]) -> dict:
     return {"time": np.arange(len(values)), "inputs": (("time", "column"), values)}
 
 
-def check_posterior(posterior: SVIFit | MCMC, model: ALPS, num_draws: int) -> None:
-    """Raises a ValueError or TypeError for a posterior that isn't this model's, or a number of draws that isn't one."""
+def check_posterior(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, num_draws: int) -> tuple[Array, Array]:
+    """``inputs`` and ``y`` as arrays.
+
+    Raises a ValueError or TypeError unless ``posterior`` is a finished fit of this model to these inputs.
+    """
     if not isinstance(num_draws, (int, np.integer)) or num_draws < 1:
         raise ValueError(f"num_draws: expected a positive whole number, got {num_draws!r}")
     if not isinstance(posterior, (SVIFit, MCMC)):
         raise TypeError(
             f"posterior: expected what fit_svi returned or a NumPyro MCMC after its run, got {type(posterior).__name__}"
         )
-    fitted = posterior.model if isinstance(posterior, SVIFit) else getattr(posterior.sampler, "model", model)
-    if isinstance(fitted, ALPS) and (fitted.latents, fitted.outputs) != (model.latents, model.outputs):
-        raise ValueError(f"model: the posterior is of {fitted}, not of {model}")
+    if not isinstance(model, ALPS):
+        raise TypeError(f"model: expected the alps_ppl.ALPS that was fitted, got {type(model).__name__}")
+    fit = posterior if isinstance(posterior, SVIFit) else posterior.sampler
+    num_times = None if isinstance(posterior, SVIFit) else samples_of(posterior)["x"].shape[-1]
+    fitted_model, fitted_inputs = getattr(fit, "model", model), getattr(fit, "inputs", None)
+    if isinstance(fitted_model, ALPS) and not _same(fitted_model, model):
+        raise ValueError(f"model: expected the one that was fitted, {fitted_model}, got another, {model}")
+    inputs, y = model.check(inputs, given(y), warn=False)
+    others = fitted_inputs is not None and not np.array_equal(fitted_inputs, inputs)
+    if others or num_times not in (None, len(inputs)):
+        raise ValueError(
+            f"inputs: expected those that were fitted, in their order, got {len(inputs)} other ones; new times are "
+            "predict's new_inputs"
+        )
+    return inputs, y
+
+
+def _same(a: ALPS, b: ALPS) -> bool:
+    """Whether two models, perhaps one of them read from a file, are of the same names and numbers."""
+    (a_leaves, a_tree), (b_leaves, b_tree) = (
+        jax.tree.flatten((m.covariances, m.inclusion_prob, m.mixing_variance, m.noise_variance)) for m in (a, b)
+    )
+    names = (a.latents, a.outputs, a_tree) == (b.latents, b.outputs, b_tree)
+    return names and all(map(np.array_equal, a_leaves, b_leaves))
+
+
+def samples_of(mcmc: MCMC, group_by_chain: bool = False) -> dict[str, Array]:
+    """The run's draws of the program's sites; a ValueError where there are none."""
+    try:
+        samples = mcmc.get_samples(group_by_chain)
+    except (AssertionError, TypeError):
+        raise ValueError("posterior: the MCMC has no draws yet; call mcmc.run(rng_key, inputs, y) first") from None
+    missing = {"b", "H", "x"} - set(samples)
+    if missing:
+        raise ValueError(f"posterior: expected draws of b, H and x, but {sorted(missing)} weren't collected")
+    return samples
 
 
 def posterior_draws(
@@ -144,7 +180,6 @@ def posterior_draws(
     num_draws: int,
 ) -> Draws:
     """At most ``num_draws`` draws, with the latents' conditional means and variances at ``new_inputs``."""
-    check_posterior(posterior, model, num_draws)
     engine = _svi_draws if isinstance(posterior, SVIFit) else _mcmc_draws
     draws = engine(posterior, model, inputs, new_inputs, num_draws)
     if not bool(jnp.isfinite(draws.weights).all() & jnp.isfinite(draws.gated_H).all()):
@@ -179,14 +214,8 @@ def svi_sites(fit: SVIFit, inputs, num_draws: int, names: tuple[str, ...]) -> di
 
 
 def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> Draws:
-    sites = thinned_sites(mcmc, model, num_draws)
+    sites = thinned_sites(mcmc, num_draws)
     sampler = mcmc.sampler
-    fitted = getattr(sampler, "inputs", None)
-    if sites["x"].shape[-1] != len(inputs) or (fitted is not None and not np.array_equal(fitted, inputs)):
-        raise ValueError(
-            f"inputs: expected those that the chains were run on, {sites['x'].shape[-1]} times in their order; "
-            f"got {len(inputs)} other ones"
-        )
     basis = features(
         model.covariances,
         inputs,
@@ -206,15 +235,12 @@ def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> 
     )
 
 
-def thinned_sites(mcmc: MCMC, model: ALPS, num_draws: int) -> dict[str, Array]:
+def thinned_sites(mcmc: MCMC, num_draws: int) -> dict[str, Array]:
     """The MCMC run's draws of the program's sites, evenly thinned to at most ``num_draws``."""
-    samples = mcmc.get_samples()
+    samples = samples_of(mcmc)
     extra = mcmc.get_extra_fields()
     if "states" in extra:
         samples = samples | {"states": extra["states"]}
-    missing = {"b", "H", "x"} - set(samples)
-    if missing:
-        raise ValueError(f"posterior: expected draws of b, H and x, but {sorted(missing)} weren't collected")
     available = len(samples["b"])
     keep = np.linspace(0, available - 1, min(num_draws, available)).round().astype(int)
     return {name: value[keep] for name, value in samples.items()}

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,12 @@ from numpyro import handlers
 from numpyro.infer import SVI, TraceMeanField_ELBO
 from numpyro.infer.reparam import TransformReparam
 from numpyro.infer.svi import SVIState
+from numpyro.optim import _NumPyroOptim
+from numpyro.util import is_prng_key
 from tqdm.auto import tqdm
 
 from alps_ppl.guide import StructuredMeanField
-from alps_ppl.model import ALPS
+from alps_ppl.model import ALPS, given, numbers, short
 from alps_ppl.temperature import annealed_temperature
 
 
@@ -29,7 +31,8 @@ class SVIFit:
     ``inclusion_prob`` (latent,): rho_j = q(b_j > 1/2). ``losses`` (step,): negative ELBO estimates of
     the *relaxed* model at each step's ``temperatures``, so only comparable at one temperature.
     ``elbo``: a lower bound on the log evidence of the *discrete* model, and ``elbo_mcse`` its Monte
-    Carlo error. ``params``: the guide's, in NumPyro's names. ``restart_elbos``: that of every restart.
+    Carlo error. ``params``: the guide's, in NumPyro's names. ``restart_elbos``: that of every restart, by
+    the same random numbers; differences below ``elbo_mcse`` are ties. ``inputs``: those fitted.
     """
 
     model: ALPS
@@ -40,6 +43,7 @@ class SVIFit:
     elbo: float = float("nan")
     elbo_mcse: float = float("nan")
     restart_elbos: list[float] = field(default_factory=list)
+    inputs: Float[np.ndarray, "time *column"] | None = None
 
     @property
     def inclusion_prob(self) -> Float[np.ndarray, " latent"]:
@@ -102,7 +106,7 @@ def fit_svi(
     batch_size: int | None = None,
     num_restarts: int = 1,
     temperature: Callable | float = annealed_temperature,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: optax.GradientTransformation | _NumPyroOptim | None = None,
     progress_bar: bool = True,
 ) -> SVIFit:
     """Fit the structured mean-field family to GP-ALPS by stochastic variational inference.
@@ -114,7 +118,7 @@ def fit_svi(
     num_inducing
         How many inducing inputs the latents share; learnt, spread over the inputs' range at first.
     num_steps, learning_rate, optimizer
-        Steps of Adam with this rate, or of the given optax optimiser (then ``learning_rate`` isn't used).
+        Steps of Adam with this rate, or of the given optax or NumPyro optimiser (then ``learning_rate`` isn't used).
     num_particles
         Monte Carlo draws per gradient.
     batch_size
@@ -122,7 +126,7 @@ def fit_svi(
     num_restarts
         Independent starts; the one with the highest ``elbo`` is returned.
     temperature
-        Of the guide's concrete gates: a function of (step, num_steps), or a number.
+        Of the guide's concrete gates: a function of (step, num_steps), a number, or one per step.
 
     Raises
     ------
@@ -132,25 +136,30 @@ def fit_svi(
         When the loss or its gradient isn't finite, in every restart; its ``fit`` is the last finite state. A single
         restart that fails is left out with a warning.
     """
-    inputs, y = model.check(inputs, y)
-    _check_settings(len(inputs), num_inducing, num_steps, num_particles, batch_size, num_restarts, learning_rate)
+    if not isinstance(model, ALPS):
+        raise TypeError(f"model: expected an alps_ppl.ALPS, got {type(model).__name__}")
+    inputs, y = model.check(inputs, given(y))
+    _check_settings(len(inputs), num_inducing, num_steps, num_particles, batch_size, num_restarts)
+    optimizer = _optimizer(optimizer, learning_rate)
+    _check_key(rng_key)
     temperatures = _temperatures(temperature, num_steps)
     guide = StructuredMeanField(model, initial_inducing_inputs(inputs, num_inducing))
     svi = SVI(
         relaxed_program(model),
         in_logit_space(guide),
-        optimizer or optax.adam(learning_rate),
+        optimizer,
         TraceMeanField_ELBO(num_particles=num_particles),
     )
     init = jax.jit(lambda key: svi.init(key, inputs, y, relaxed=True, temperature=float(temperatures[0])))
     steps = _compiled_steps(svi, inputs, y, jnp.asarray(temperatures, inputs.dtype), batch_size)
     fits: list[SVIFit] = []
-    for restart, key in enumerate(jax.random.split(rng_key, num_restarts)):
-        fit_key, elbo_key = jax.random.split(key)
+    keys = jax.vmap(jax.random.split)(jax.random.split(rng_key, num_restarts))
+    elbo_key = keys[0, 1]  # the same for all: their ELBOs' differences are then less noisy
+    for restart, fit_key in enumerate(keys[:, 0]):
         state = init(fit_key)
         name = "SVI" if num_restarts == 1 else f"SVI, start {restart + 1} of {num_restarts}"
         state, losses, failed = _run(steps, state, num_steps, name, progress_bar)
-        fit = SVIFit(model, guide, svi.get_params(state), losses, temperatures)
+        fit = SVIFit(model, guide, svi.get_params(state), losses, temperatures, inputs=np.asarray(inputs))
         if failed:
             step = len(losses)
             failure = NonFiniteLossError(
@@ -165,7 +174,7 @@ def fit_svi(
             warnings.warn(f"{failure}; the other starts go on without it", RuntimeWarning, stacklevel=2)
             continue
         elbo, mcse = discrete_elbo(fit, inputs, y, elbo_key)
-        fits.append(SVIFit(model, guide, fit.params, losses, temperatures, elbo, mcse))
+        fits.append(replace(fit, elbo=elbo, elbo_mcse=mcse))
     best = max(fits, key=lambda fit: fit.elbo)
     best.restart_elbos.extend(fit.elbo for fit in fits)
     return best
@@ -224,7 +233,8 @@ def discrete_elbo(
 
     It bounds log p(Y) of the model as written; the relaxed loss bounds the relaxed model's evidence.
     """
-    inputs, y = fit.model.check(inputs, y)
+    inputs, y = fit.model.check(inputs, given(y), warn=False)
+    _check_key(rng_key)
     loss = TraceMeanField_ELBO().loss
     losses = jax.jit(
         lambda params, keys: jax.lax.map(
@@ -237,7 +247,10 @@ def discrete_elbo(
 def _temperatures(temperature: Callable | float, num_steps: int) -> Float[np.ndarray, " step"]:
     steps = np.arange(num_steps)
     values = temperature(steps, num_steps) if callable(temperature) else temperature
-    values = np.broadcast_to(np.asarray(values, np.float64), (num_steps,))
+    values = numbers("temperature", values)
+    if values.shape not in ((), (num_steps,)):
+        raise ValueError(f"temperature: expected a number or one per step ({num_steps}), got shape {values.shape}")
+    values = np.broadcast_to(values, (num_steps,))
     if not (np.isfinite(values) & (values > 0)).all():
         raise ValueError(
             f"temperature: expected positive, finite temperatures, got {values.min():g} to {values.max():g}"
@@ -245,7 +258,7 @@ def _temperatures(temperature: Callable | float, num_steps: int) -> Float[np.nda
     return values
 
 
-def _check_settings(num_times, num_inducing, num_steps, num_particles, batch_size, num_restarts, learning_rate):
+def _check_settings(num_times, num_inducing, num_steps, num_particles, batch_size, num_restarts):
     counts = {
         "num_inducing": num_inducing,
         "num_steps": num_steps,
@@ -259,5 +272,21 @@ def _check_settings(num_times, num_inducing, num_steps, num_particles, batch_siz
             raise ValueError(f"{name}: expected a positive whole number, got {value!r}")
     if batch_size is not None and batch_size > num_times:
         raise ValueError(f"batch_size: expected at most the {num_times} times there are, got {batch_size}")
-    if not (np.isfinite(learning_rate) and learning_rate > 0):
-        raise ValueError(f"learning_rate: expected a positive number, got {learning_rate}")
+
+
+def _optimizer(optimizer, learning_rate):
+    if optimizer is None:
+        if callable(learning_rate):
+            raise TypeError("learning_rate: expected a number, got a schedule; pass optimizer=optax.adam(schedule)")
+        rate = numbers("learning_rate", learning_rate)
+        if rate.shape != () or not (np.isfinite(rate) and rate > 0):
+            raise ValueError(f"learning_rate: expected a positive number, got {short(learning_rate)}")
+        return optax.adam(float(rate))
+    if not isinstance(optimizer, (optax.GradientTransformation, _NumPyroOptim)):
+        raise TypeError(f"optimizer: expected one of optax, e.g. optax.adam(0.01), got {short(optimizer)}")
+    return optimizer
+
+
+def _check_key(rng_key) -> None:
+    if not is_prng_key(rng_key):
+        raise TypeError(f"rng_key: expected a JAX key, e.g. jax.random.key(0), got {short(rng_key)}")

@@ -1,5 +1,7 @@
 """Data: what is held out, the standardisation and its undoing, dates."""
 
+import datetime as dt
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -67,12 +69,46 @@ def test_predictions_go_back_to_units():
             "hours since 2024-03-30 22:00",
         ),
         (np.array(["2024-01-01T06", "2024-01-01T00"], "M8[h]"), [6, 0], "hours since 2024-01-01 00:00"),
+        ([dt.date(2024, 1, 1), dt.date(2024, 1, 3)], [0, 2], "days since 2024-01-01 00:00"),
+        (["2020", "2021"], [0, 366], "days since 2020-01-01 00:00"),
     ],
 )
 def test_dates_become_hours_or_days(dates, expected, label):
     data = alps.Data(dates, np.zeros(len(expected)))
     np.testing.assert_allclose(data.inputs, expected)
     assert data.input_label == label
+    np.testing.assert_array_equal(data.dates, np.asarray(dates))
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected", "label"),
+    [
+        (pd.to_timedelta([1, 2, 4], "h"), [1, 2, 4], "hours"),
+        (np.array([0, 48, 24], "m8[h]"), [0, 2, 1], "days"),
+        ([dt.timedelta(hours=1), dt.timedelta(minutes=30)], [1, 0.5], "hours"),
+    ],
+)
+def test_durations_become_hours_or_days(durations, expected, label):
+    data = alps.Data(durations, np.zeros(len(expected)))
+    np.testing.assert_allclose(data.inputs, expected)
+    assert data.input_label == label
+    assert data.dates is None
+
+
+@pytest.mark.parametrize(
+    "inputs", [np.array([1, 2.5, 4], object), pd.array([1, 2.5, 4], "Float64"), pd.Series([1, 2.5, 4]), (1, 2.5, 4)]
+)
+def test_numbers_of_any_dtype(inputs):
+    frame = pd.DataFrame({"a": pd.array([1, pd.NA, 3], "Int64"), "b": np.array([None, 0.5, 2], object)})
+    data = alps.Data(inputs, frame)
+    np.testing.assert_array_equal(data.inputs, [1, 2.5, 4])
+    np.testing.assert_array_equal(data.y, [[1, np.nan], [np.nan, 0.5], [3, 2]])
+    assert data.dates is None
+
+
+def test_repr_counts_observed_cells():
+    data = alps.Data(T, Y, held_out={"test": T >= 4})
+    assert repr(data) == "Data(6 times, 2 outputs, observed cells by split {'test': 4, 'train': 7})"
 
 
 @pytest.mark.parametrize(
@@ -80,11 +116,27 @@ def test_dates_become_hours_or_days(dates, expected, label):
     [
         ({"inputs": T[:4]}, r"with 4 times.*got \(6, 2\); rows are times"),
         ({"outputs": ["a"]}, "expected 2 different names"),
-        ({"outputs": ["a", "a"]}, "expected 2 different names"),
+        ({"outputs": ["a", "a"]}, "no name twice"),
+        ({"outputs": 2.0}, "outputs: expected their number or a list of names, got 2.0"),
         ({"y": np.where(Y == 3, np.inf, Y)}, "got inf in row 2, output '1'"),
         ({"held_out": {"test": [0, 1, 2, 3, 4, 5]}}, "expected a boolean array.*got int64"),
         ({"held_out": {"test": T[:3] > 1}}, r"held_out\['test'\]: expected a boolean array of shape"),
         ({"inputs": ["a", "b", "c", "d", "e", "f"]}, "expected numbers or ISO 8601 dates, got 'a'"),
+        ({"inputs": pd.DatetimeIndex([*["2024-01-01"] * 4, None, "2024-01-02"])}, "got NaT in row 4; drop that row"),
+        ({"inputs": pd.to_timedelta([0, 1, None, 3, 4, 5], "h")}, "got NaT in row 2; drop that row"),
+        ({"inputs": np.where(T == 5, np.nan, T)}, "got nan in row 5; drop that row"),
+        ({"inputs": pd.array([0, 1, 2, pd.NA, 4, 5], "Int64")}, "in row 3; drop that row"),
+        ({"inputs": [[1.0], [2.0, 3.0]]}, "inputs: expected as many columns in every row"),
+        ({"inputs": 3.0}, r"expected shape \(time,\) or \(time, column\), got \(\)"),
+        ({"inputs": pd.date_range("2024", periods=4)}, r"with 4 times.*got \(6, 2\); rows are times"),
+        ({"inputs": [1, "2024-01-01", 3, 4, 5, 6]}, "inputs: expected"),
+        ({"y": [["a", "b"]] * 6}, "y: expected a number or a rectangular array of numbers"),
+        (
+            {"y": pd.DataFrame(Y, columns=["a", "b"]), "outputs": ["c", "d"]},
+            r"columns of y in their order, \['a', 'b'\]",
+        ),
+        ({"y": pd.DataFrame(Y, columns=["a", "b"]), "outputs": ["b", "a"]}, "got .'b', 'a'.; leave outputs out"),
+        ({"held_out": {"test": T >= 4, "gap": T == 4}}, r"held_out\['gap'\].*row 4 of output '1' is in 'test' too"),
     ],
 )
 def test_bad_data(arguments, message):

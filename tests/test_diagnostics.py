@@ -95,7 +95,19 @@ def test_trees_survive_netcdf(trees, tmp_path):
 
 def test_table_rows_and_group(trees, mcmc):
     table = alps.inclusion_table(trees)
-    assert list(table.columns) == ["latent", "engine", "probability", "mcse", "r_hat", "ess", "prior"]
+    assert list(table.columns) == [
+        "latent",
+        "engine",
+        "probability",
+        "mcse",
+        "r_hat",
+        "ess",
+        "prior",
+        "members",
+        "group",
+    ]
+    assert list(table.members) == [1, 1, 1, 2] * 2
+    assert list(table.group) == [0, 1, 0, 0] * 2
     for engine in ("svi", "gibbs"):
         rows = table[table.engine == engine].set_index("latent")
         assert list(rows.index) == ["T=7", "T=5", "T=7 again", "T=7 or T=7 again"]
@@ -122,6 +134,45 @@ def test_members_of_a_group_are_not_reported_as_a_failure(trees):
     assert rows.r_hat["T=7"] == np.inf
     assert rows.r_hat["T=7 or T=7 again"] == 1.0
     assert worst_convergence(table, "gibbs")[0] < 1.01
+
+
+def test_a_latent_may_be_named_like_a_group(trees):
+    """Its row is its own, and isn't taken for the group's."""
+    tree = (
+        trees["gibbs"]
+        .copy(deep=True)
+        .map_over_datasets(
+            lambda d: d.assign_coords(latent=["T=7", "T=7 or T=7 again", "T=7 again"]) if "latent" in d.dims else d
+        )
+    )
+    tree.attrs.update(trees["gibbs"].attrs)
+    tree["posterior"]["b"][:2, :, 1], tree["posterior"]["b"][2:, :, 1] = 0, 1
+    table = alps.inclusion_table(tree)
+    assert list(table.latent) == ["T=7", "T=7 or T=7 again", "T=7 again", "(T=7 or T=7 again)"]
+    assert list(table.engine) == ["gibbs"] * 4
+    assert worst_convergence(table, "gibbs")[0] == np.inf
+
+
+def test_one_chain_has_no_r_hat_and_one_draw_tells_nothing(trees):
+    """Not a made-up number, for gates that never move too."""
+    one = trees["gibbs"].isel(chain=[0]).copy(deep=True)
+    one["posterior"]["b"].values[..., 0] = 1
+    table = alps.inclusion_table({"gibbs": one})
+    assert table.r_hat.isna().all()
+    assert table.mcse.notna().all()
+    assert np.isnan(worst_convergence(table, "gibbs")[0])
+    single = alps.inclusion_table({"gibbs": trees["gibbs"].isel(draw=[0])})
+    assert single[["mcse", "r_hat", "ess"]].isna().all(axis=None)
+    assert single.probability.notna().all()
+
+
+def test_what_isnt_a_tree_is_an_error(trees, mcmc):
+    with pytest.raises(TypeError, match=r"trees: expected to_datatree's result, or several by engine, got MCMC"):
+        alps.inclusion_table(mcmc)
+    with pytest.raises(TypeError, match=r"trees\['gibbs'\]: expected to_datatree's result, got"):
+        alps.inclusion_table({"gibbs": mcmc})
+    with pytest.raises(TypeError, match=r"trees\['svi'\]: expected to_datatree's result, got"):
+        alps.inclusion_table({"svi": trees["svi"]["posterior"]})
 
 
 def test_signs_are_aligned(trees):

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import reference
 from numpyro import handlers
-from numpyro.infer import Predictive, log_likelihood
+from numpyro.infer import MCMC, Predictive, log_likelihood
 from numpyro.infer.util import log_density
 from tinygp import kernels
 
@@ -176,7 +176,26 @@ T3, Y3 = np.arange(3.0), np.zeros((3, 2))
         ({"inclusion_prob": 1.2}, r"probabilities in \[0, 1\], got 1.2"),
         ({"inclusion_prob": [0.5, 0.5]}, r"one per latent \(1\), got shape \(2,\)"),
         ({"inclusion_prob": 0.5, "expected_active": 1}, "not both"),
-        ({"expected_active": 3}, "0 to 1 latents, got 3"),
+        ({"expected_active": 3}, "a number from 0 to 1, got 3"),
+        ({"expected_active": "x"}, "expected_active: expected a number or a rectangular array of numbers, got 'x'"),
+        ({"expected_active": np.nan}, "expected_active: expected a number from 0 to 1, got nan"),
+        ({"inclusion_prob": "x"}, "inclusion_prob: expected a number .*, got 'x'"),
+        (
+            {"covariances": [K["x"], K["x"]]},
+            r"covariances: expected \{name: covariance\} or \(name, covariance\) pairs",
+        ),
+        ({"covariances": K["x"]}, r"covariances: expected \{name: covariance\} or \(name, covariance\) pairs"),
+        ({"outputs": 2.0}, "outputs: expected their number or a list of names, got 2.0"),
+        ({"outputs": None}, "outputs: expected their number or a list of names, got None"),
+        ({"mixing_variance": "x"}, "mixing_variance: expected a number .*, got 'x'"),
+        (
+            {"mixing_variance": [[1.0], [1.0, 2.0]]},
+            r"mixing_variance: .* rectangular .*, got \[\[1.0\], \[1.0, 2.0\]\]",
+        ),
+        ({"noise_variance": "x"}, "noise_variance: expected a number .*, got 'x'"),
+        ({"noise_variance": None}, "noise_variance: expected a number .*, got None"),
+        ({"jitter": -1}, "jitter: expected a number from 0 to inf, got -1"),
+        ({"jitter": np.nan}, "jitter: expected a number from 0 to inf, got nan"),
         ({"mixing_variance": -1.0}, "positive, finite variances"),
         ({"mixing_variance": np.ones(3)}, r"one per output \(2\), or \(output, latent\)"),
         ({"noise_variance": 0.0}, "positive, finite variances, got"),
@@ -203,7 +222,8 @@ def test_bad_models(arguments, message):
         (np.zeros((3, 1, 1)), Y3, r"expected shape \(time,\) or \(time, column\), got \(3, 1, 1\)"),
         (np.zeros(0), np.zeros((0, 2)), "at least one time"),
         (np.array(["2020-01-01"] * 3, "M8[D]"), Y3, "got dates.*alps.Data"),
-        (T3, [["a", "b"]] * 3, "expected an array of numbers, got list"),
+        (T3, [[1.0, 2.0], [3.0], [4.0, 5.0]], r"y: .* rectangular array of numbers, got \[\[1.0, 2.0\], \[3.0\]"),
+        (T3, [["a", "b"]] * 3, "y: expected a number or a rectangular array of numbers, got"),
     ],
 )
 def test_bad_data(t, y, message):
@@ -219,6 +239,36 @@ def test_a_frame_with_its_columns_in_another_order_is_an_error():
     assert model.check(T3, pd.DataFrame(Y3, columns=["c", "d"]))[1].shape == (3, 2)
 
 
-def test_bad_period():
+def test_missing_cells_of_nullable_columns():
+    frame = pd.DataFrame({"a": pd.array([1, pd.NA, 3], "Int64"), "b": np.array([None, 0.5, 2], object)})
+    y = alps.ALPS(K, 2, noise_variance=0.1).check(T3, frame)[1]
+    np.testing.assert_array_equal(y, [[1, np.nan], [np.nan, 0.5], [3, 2]])
+
+
+@pytest.mark.parametrize("period", [-3.0, "x", None, [3.0], [1.0, 2.0], 1j])
+def test_bad_period(period):
     with pytest.raises(ValueError, match="positive, finite period"):
-        alps.linear_periodic(-3.0)
+        alps.linear_periodic(period)
+
+
+def test_bad_column():
+    with pytest.raises(TypeError, match=r"a column's number, got .*'x'"):
+        alps.on_column(K["x"], "x")
+
+
+def test_float32_warns_once_of_an_output_far_from_zero():
+    """At the caller's line; a constant output and a centred one are fine, and 64-bit always is."""
+    t = np.arange(20.0)
+    y = np.stack([np.sin(t) + 1e4, np.full(20, 7.0)], 1)
+    model = alps.ALPS(K, 2, noise_variance=dist.InverseGamma(2.0, 0.1))
+    model.check(t, y)
+    with jax.enable_x64(False):
+        model.check(t, y - y.mean(0))
+        settings = {"num_inducing": 5, "num_steps": 5, "progress_bar": False, "rng_key": jax.random.key(0)}
+        with pytest.warns(UserWarning, match=r"output 'y1' has mean 1e\+04.*subtract the mean.*enable_x64") as record:
+            alps.fit_svi(model, t, y, **settings)
+        assert [warning.filename for warning in record] == [__file__]
+        mcmc = MCMC(alps.ALPSGibbs(model), num_warmup=2, num_samples=2, progress_bar=False)
+        with pytest.warns(UserWarning, match="output 'y1'") as record:
+            mcmc.run(jax.random.key(0), t, y)
+        assert [warning.filename for warning in record] == [__file__]

@@ -1,5 +1,7 @@
 """Predictions against dense conditioning, the mixture's own quantiles, and what a user may ask for."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -140,7 +142,7 @@ def test_errors(mcmc, problem):
         alps.predict(mcmc, model, t, y, t, interval=1)
     with pytest.raises(ValueError, match="new_inputs: expected the columns of inputs"):
         alps.predict(mcmc, model, t, y, np.zeros((3, 2)))
-    with pytest.raises(ValueError, match="expected those that the chains were run on"):
+    with pytest.raises(ValueError, match="expected those that were fitted, in their order, got 10 other ones"):
         alps.predict(mcmc, model, t[::-1], y, t)
     with pytest.raises(ValueError, match=r"new_y: expected shape \(time, output\) = \(10, 2\), got \(2, 10\)"):
         alps.log_predictive_density(mcmc, model, t, y, t, y.T)
@@ -148,6 +150,36 @@ def test_errors(mcmc, problem):
         alps.predict(mcmc, model, t, y, t, num_draws=0)
     with pytest.raises(ValueError, match="inputs: expected finite numbers"):
         alps.predict(mcmc, model, t, y, [np.nan])
+
+
+@pytest.mark.parametrize("engine", ["mcmc", "fit"])
+@pytest.mark.parametrize("use", ["predict", "to_datatree"])
+def test_another_model_or_other_inputs_are_an_error(engine, use, problem, request):
+    model, t, y = problem
+    posterior = request.getfixturevalue(engine)
+    named = dict(zip(model.latents, model.covariances, strict=True))
+    call = {"predict": lambda *a: alps.predict(*a, t), "to_datatree": alps.to_datatree}[use]
+    for other in (
+        alps.ALPS(named | {"rough": kernels.Exp(scale=3.0)}, ["u", "v"], noise_variance=[0.05, 0.02]),
+        alps.ALPS(named, ["u", "v"], noise_variance=[0.05, 0.03]),
+        alps.ALPS(named, ["u", "w"], noise_variance=[0.05, 0.02]),
+    ):
+        with pytest.raises(ValueError, match="model: expected the one that was fitted, ALPS"):
+            call(posterior, other, t, y)
+    with pytest.raises(ValueError, match="inputs: expected those that were fitted, in their order, got 10 other ones"):
+        call(posterior, model, t + 1, y)
+    with pytest.raises(ValueError, match="inputs: expected those that were fitted, in their order, got 9 other ones"):
+        call(posterior, model, t[1:], y[1:])
+    with pytest.raises(TypeError, match=r"model: expected the alps_ppl.ALPS that was fitted, got ALPSGibbs"):
+        call(posterior, alps.ALPSGibbs(model), t, y)
+    with pytest.raises(ValueError, match="y: expected data"):
+        call(posterior, model, t, None)
+    with pytest.raises(TypeError, match=r"posterior: expected what fit_svi returned or a NumPyro MCMC.*got dict"):
+        call({}, model, t, y)
+    with pytest.raises(ValueError, match=r"the MCMC has no draws yet; call mcmc.run"):
+        call(MCMC(alps.ALPSGibbs(model), num_warmup=1, num_samples=1), model, t, y)
+    again = pickle.loads(pickle.dumps(model))
+    call(posterior, again, t[:, None], y)
 
 
 def test_multi_column_inputs(key):

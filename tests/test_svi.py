@@ -267,6 +267,47 @@ def test_never_and_always(two_periods, key):
     assert np.isfinite(fit.losses).all()
 
 
+def test_a_certain_gate_costs_no_kl(two_periods, key):
+    """In the discrete ELBO and in the relaxed loss at any temperature, whatever the guide's logits."""
+    model, t, y = two_periods
+    covariances = dict(zip(model.latents, model.covariances, strict=True))
+    model = alps.ALPS(covariances, 2, inclusion_prob=[0.0, 1.0], noise_variance=0.1)
+    svi, params = elbo_and_params(model, t, y)
+    params["b_logits"] = jnp.array([1.5, -2.0])
+    terms = TraceMeanField_ELBO(sum_sites=False).loss
+    for temperature in (0.66, 10.0):
+        relaxed = terms(key, params, svi.model, svi.guide, t, y, relaxed=True, temperature=temperature)
+        assert float(relaxed["b_base"]) == 0.0
+    assert float(terms(key, params, model, StructuredMeanField(model, t[::6]).discrete, t, y)["b"]) == 0.0
+
+
+def test_a_latent_that_is_never_on_leaves_the_elbo(two_periods, key):
+    """Its q(x) and q(H) at the prior, the ELBO is that of the model without it, within Monte Carlo error."""
+    model, t, y = two_periods
+    covariances = dict(zip(model.latents, model.covariances, strict=True))
+    one = alps.ALPS({"T=7": covariances["T=7"]}, 2, noise_variance=0.1)
+    fit = alps.fit_svi(one, t, y, num_steps=200, rng_key=key, **QUICK)
+    both = alps.ALPS(covariances, 2, inclusion_prob=[0.5, 0.0], noise_variance=0.1)
+    p, prior = fit.params, {"x_loc": jnp.zeros((1, 5)), "x_scale_tril": jnp.eye(5)[None], "log_scale": jnp.zeros(1)}
+    prior |= {"b_logits": jnp.full(1, 3.0)}
+    params = p | {name: jnp.concatenate([p[name], value]) for name, value in prior.items()}
+    params |= {"H_loc": jnp.pad(p["H_loc"], ((0, 0), (0, 1)))}
+    params |= {"H_scale": jnp.pad(p["H_scale"], ((0, 0), (0, 1)), constant_values=1.0)}
+    wider = alps.SVIFit(both, StructuredMeanField(both, t[::6]), params, fit.losses, fit.temperatures)
+    (elbo, mcse), (expected, other) = (alps.discrete_elbo(f, t, y, key, num_particles=4000) for f in (wider, fit))
+    assert abs(elbo - expected) < 4 * np.hypot(mcse, other)
+
+
+def test_restarts_are_compared_by_the_same_random_numbers(two_periods, key, monkeypatch):
+    from alps_ppl import svi
+
+    keys = []
+    monkeypatch.setattr(svi, "discrete_elbo", lambda fit, inputs, y, key: (keys.append(key) or 1.0, 0.1))
+    alps.fit_svi(*two_periods, num_steps=5, rng_key=key, num_restarts=3, **QUICK)
+    assert len(keys) == 3
+    assert keys[0] == keys[1] == keys[2]
+
+
 def test_inducing_inputs_start_spread(two_periods):
     z = initial_inducing_inputs(np.arange(100.0), 10)
     np.testing.assert_allclose(z, 99 * (np.arange(10) + 0.5) / 10)
@@ -337,12 +378,20 @@ def test_the_discrete_program_in_svi_is_an_error(two_periods, key, target):
         ({"num_inducing": 2.5}, "num_inducing: expected a positive whole number"),
         ({"batch_size": 31}, "at most the 30 times there are, got 31"),
         ({"learning_rate": -1.0}, "learning_rate: expected a positive number"),
+        ({"learning_rate": "x"}, "learning_rate: expected a number .*, got 'x'"),
+        ({"learning_rate": optax.constant_schedule(0.1)}, r"pass optimizer=optax.adam\(schedule\)"),
+        ({"temperature": np.ones(9)}, r"temperature: expected a number or one per step \(10\), got shape \(9,\)"),
+        ({"temperature": "x"}, "temperature: expected a number .*, got 'x'"),
+        ({"optimizer": 0.1}, r"optimizer: expected one of optax, e.g. optax.adam\(0.01\), got 0.1"),
+        ({"rng_key": 0}, r"rng_key: expected a JAX key, e.g. jax.random.key\(0\), got 0"),
+        ({"y": None}, r"y: expected data of shape \(time, output\)"),
+        ({"model": None}, "model: expected an alps_ppl.ALPS, got NoneType"),
     ],
 )
 def test_bad_settings(two_periods, key, settings, message):
-    model, t, y = two_periods
-    with pytest.raises(ValueError, match=message):
-        alps.fit_svi(model, t, y, **({"num_steps": 10, "rng_key": key} | QUICK | settings))
+    arguments = dict(zip(("model", "inputs", "y"), two_periods, strict=True)) | {"num_steps": 10, "rng_key": key}
+    with pytest.raises((ValueError, TypeError), match=message):
+        alps.fit_svi(**(arguments | QUICK | settings))
 
 
 def test_negative_temperature_in_the_guide(two_periods):
