@@ -231,21 +231,25 @@ def _write(out: Path, data: Data, table, predictions, scores) -> None:
 def _prediction_frame(data: Data, engine: str, prediction: xr.Dataset) -> pd.DataFrame:
     in_units = data.to_units(prediction)
     num_times, num_outputs = data.y.shape
-    columns = data.inputs.reshape(num_times, -1)
     dates = getattr(data, "dates", None)
-    stamps = {} if dates is None else {"date": np.repeat(np.asarray(dates), num_outputs)}
-    names = ["input"] if columns.shape[1] == 1 else [f"input_{k}" for k in range(columns.shape[1])]
     return pd.DataFrame(
         {
             "split": data.split.ravel(),
-            **stamps,
-            **{name: np.repeat(columns[:, k], num_outputs) for k, name in enumerate(names)},
+            **({} if dates is None else _columns("date", dates, num_outputs)),
+            **_columns("input", data.inputs, num_outputs),
             "output": np.tile(data.outputs, num_times),
             "engine": engine,
             "observed": data.y.ravel(),
             **{name: in_units[name].values.ravel() for name in ("mean", "sd", "lower", "upper")},
         }
     )
+
+
+def _columns(name: str, values: Any, num_outputs: int) -> dict[str, np.ndarray]:
+    """``values`` (time,) or (time, column) by the names of their columns, each repeated for every output."""
+    columns = np.asarray(values).reshape(len(values), -1).T
+    names = [name] if len(columns) == 1 else [f"{name}_{k}" for k in range(len(columns))]
+    return {key: np.repeat(column, num_outputs) for key, column in zip(names, columns, strict=True)}
 
 
 def _figures(out: Path, data: Data, table, predictions, trees, posteriors) -> None:
