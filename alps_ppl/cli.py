@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,26 +19,42 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
+class Interrupted(click.ClickException):
+    """Ctrl-C, with what was written before it; exit status 130."""
+
+    exit_code = 130
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="alps-ppl")
 def cli():
     """Which of these processes are really behind my series? GP-ALPS by SVI and by Gibbs sampling."""
 
 
-@cli.command()
+@cli.command(
+    epilog="Example: alps-ppl run models/square_wave.py --out results/square_wave --set SVI.num_steps=2000 "
+    "--set GIBBS.num_samples=200"
+)
 @click.argument("model_file", type=click.Path(path_type=Path))
-@click.option("--engine", default="svi,gibbs", show_default=True, help="svi, gibbs, or both with a comma.")
+@click.option(
+    "--engine", default="svi,gibbs", show_default=True, help="svi, gibbs or both; the report keeps their order."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the results; made if missing.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="DICT.KEY=VALUE", help="Override, e.g. GIBBS.num_samples=200."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="DICT.KEY=VALUE",
+    help="Change one setting of the model file; DICT is SVI or GIBBS. May be given several times.",
 )
 @click.option("--progress/--no-progress", default=True, help="Progress bars on stderr.")
 def run(model_file: Path, engine: str, seed: int, out: Path, settings: tuple[str, ...], progress: bool):
     """Fit a model file, print its inclusion table and write the results to --out.
 
     A model file defines data(), which returns an alps.Data; model(data), which returns an alps.ALPS;
-    and the dicts SVI and GIBBS of settings. It may define baselines(data).
+    and the dicts SVI and GIBBS, the arguments of alps.fit_svi, and of alps.ALPSGibbs and numpyro's MCMC.
+    It may define baselines(data).
     """
     engines = _engines(engine)
     if not model_file.is_file():
@@ -47,15 +64,21 @@ def run(model_file: Path, engine: str, seed: int, out: Path, settings: tuple[str
     except OSError as error:
         raise BadInput(f"--out: can't make the folder {str(out)!r}: {error.strerror}") from None
 
-    # 64-bit is the command line's choice, before the model file builds any array.
-    import numpyro
+    start = time.time()
+    try:
+        # 64-bit is the command line's choice, before the model file builds any array.
+        import numpyro
 
-    numpyro.enable_x64()
-    from alps_ppl import runner
+        numpyro.enable_x64()
+        from alps_ppl import runner
 
-    module = load_model_file(model_file)
-    override(module, settings)
-    runner.run(module, engines=engines, seed=seed, out=out, progress=progress)
+        module = load_model_file(model_file)
+        override(module, settings)
+        runner.run(module, engines=engines, seed=seed, out=out, progress=progress)
+    except KeyboardInterrupt:
+        written = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stat().st_mtime >= start]
+        names = ", ".join(str(path.relative_to(out)) for path in written) or "nothing"
+        raise Interrupted(f"interrupted; written to {out} so far: {names}") from None
 
 
 def _engines(text: str) -> list[str]:
@@ -76,7 +99,7 @@ def load_model_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(f"{path}: can't be loaded: {type(error).__name__}: {error}") from error
     kinds = {"data": "a function", "model": "a function", "SVI": "a dict", "GIBBS": "a dict"}
     for name, kind in kinds.items():
@@ -101,15 +124,12 @@ def override(module: ModuleType, settings: tuple[str, ...]) -> None:
 
 
 def main() -> None:
-    """The entry point: bad input ends with one plain line and status 2."""
+    """The entry point: bad input ends with one plain line and status 2, an interrupt with one and 130."""
     try:
         cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("alps-ppl: interrupted", err=True)
-        sys.exit(130)
     except click.ClickException as error:
         click.echo(f"alps-ppl: {' '.join(error.format_message().split())}", err=True)
-        sys.exit(2)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from alps_ppl.svi import SVIFit
 
 COLOURS = {"svi": "#2166ac", "gibbs": "#d6604d"}
 NAMES = {"svi": "SVI", "gibbs": "Gibbs"}
-OBSERVED, HELD_OUT = "#444444", "#1b7837"
+OBSERVED, HELD_OUT, HELD_OUT_SPAN = "#777777", "black", "#e9e9e9"
 
 
 def _colour(engine: str, place: int = 0) -> str:
@@ -37,7 +37,8 @@ def plot_reconstruction(
     """Every output with each engine's mean and band: the paper's Figure 1 and 2b.
 
     ``predictions`` are ``predict``'s at the same inputs by engine, ``y`` (time, output) what was observed there
-    (NaN where missing), ``held_out`` (time, output) which of those cells the fit didn't see. One axes per output.
+    (NaN where missing), ``held_out`` (time, output) which of those cells the fit didn't see; they lie on a shaded
+    span. The first engine's band is filled, the others' have dashed edges. One axes per output.
     """
     first = next(iter(predictions.values()))
     outputs = [str(name) for name in first["output"].values]
@@ -54,26 +55,29 @@ def plot_reconstruction(
         for spare in axes[len(outputs) :]:
             spare.set_visible(False)
     axes = np.atleast_1d(np.asarray(axes, dtype=object))
-    marker_size = 9 if len(time) <= 300 else 2
+    marker_size = 9 if len(time) <= 300 else 3
     for i, (output, ax) in enumerate(zip(outputs, axes[: len(outputs)], strict=True)):
         for place, (engine, prediction) in enumerate(predictions.items()):
             band = prediction.isel(output=i, time=order)
-            colour = _colour(engine, place)
-            label = f"{_name(engine)}, mean and {prediction.attrs.get('interval', 0.9):.0%} interval"
-            ax.fill_between(time[order], band["lower"], band["upper"], color=colour, alpha=0.18, linewidth=0)
-            ax.plot(time[order], band["mean"], color=colour, linewidth=1.3, ls=["-", "--"][place % 2], label=label)
-        seen = ~held_out[:, i]
-        ax.scatter(time[seen], y[seen, i], s=marker_size, color=OBSERVED, zorder=3, linewidths=0, label="observed")
-        if held_out.any():
-            ax.scatter(
-                time[~seen],
-                y[~seen, i],
-                s=marker_size,
-                color=HELD_OUT,
-                zorder=3,
-                linewidths=0,
-                label="held out from the fit",
-            )
+            style = {"color": _colour(engine, place)}
+            interval = f"{_name(engine)}, {prediction.attrs.get('interval', 0.9):.0%} interval"
+            # The first mean is broader, so that it shows on both sides of a second one that covers it.
+            width = 2.2 if place == 0 and len(predictions) > 1 else 1.1
+            ax.plot(time[order], band["mean"], linewidth=width, label=f"{_name(engine)}, mean", **style)
+            if place == 0:
+                ax.fill_between(
+                    time[order], band["lower"], band["upper"], alpha=0.25, linewidth=0, label=interval, **style
+                )
+            else:
+                edges = np.stack([band["lower"], band["upper"]], axis=1)
+                ax.plot(time[order], edges, "--", linewidth=0.9, label=[interval, "_"], **style)
+        for cells, colour, label in (
+            (~held_out[:, i], OBSERVED, "observed"),
+            (held_out[:, i], HELD_OUT, "observed, held out"),
+        ):
+            if cells.any():
+                ax.scatter(time[cells], y[cells, i], marker_size, colour, zorder=3, linewidths=0, label=label)
+        _shade(ax, time[order], held_out[order, i])
         unit = (units or {}).get(output)
         ax.set_title(output, fontsize=10, loc="left")
         ax.set_ylabel(f"[{unit}]" if unit else "", fontsize=9)
@@ -83,11 +87,23 @@ def plot_reconstruction(
     for ax in axes[max(0, len(outputs) - num_columns) : len(outputs)]:
         ax.set_xlabel(input_label)
         ax.tick_params(labelbottom=True)
-    handles, labels = axes[0].get_legend_handles_labels()
+    entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    ncols = len(entries) if num_columns > 1 else -(-len(entries) // 2)
     axes[0].figure.legend(
-        handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, markerscale=1.8
+        entries.values(), entries, loc="outside upper center", ncols=ncols, frameon=False, markerscale=1.8
     )
     return axes[: len(outputs)]
+
+
+def _shade(ax: Axes, time: np.ndarray, held_out: np.ndarray) -> None:
+    """Shade the runs of held-out times; ``time`` is sorted, and a run reaches halfway to its neighbours."""
+    edges = np.concatenate([time[:1], (time[1:] + time[:-1]) / 2, time[-1:]])
+    runs = np.flatnonzero(np.diff(held_out, prepend=False, append=False)).reshape(-1, 2)
+    if len(runs):
+        spans = [(edges[start], edges[stop] - edges[start]) for start, stop in runs]
+        ax.broken_barh(
+            spans, (0, 1), transform=ax.get_xaxis_transform(), color=HELD_OUT_SPAN, zorder=0, label="hold-out"
+        )
 
 
 def plot_inclusion(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
@@ -105,18 +121,23 @@ def plot_inclusion(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     for k, engine in enumerate(engines):
         rows = table[table.engine == engine].set_index("latent").reindex(latents)
         offset = place + (k - (len(engines) - 1) / 2) * width
-        bars = ax.bar(offset, rows.probability, width, color=_colour(engine, k), label=_name(engine))
-        if rows.mcse.notna().any():
-            ax.errorbar(offset, rows.probability, 2 * rows.mcse.fillna(0), fmt="none", ecolor="black", capsize=2)
+        error = 2 * rows.mcse.fillna(0)
+        label = _name(engine) + (" ± 2 Monte Carlo standard errors" if error.any() else "")
+        ends = [np.minimum(error, rows.probability), np.minimum(error, 1 - rows.probability)]
+        bars = ax.bar(offset, rows.probability, width, yerr=ends, color=_colour(engine, k), label=label)
         ax.bar_label(bars, [f"{p:.2f}" for p in rows.probability], fontsize=7, padding=2)
     prior = table.drop_duplicates("latent").set_index("latent").reindex(latents).prior
     ax.hlines(prior, place - 0.45, place + 0.45, color="grey", linestyles=":", label="prior")
-    ax.set_xticks(place, latents, rotation=30 if max(map(len, latents)) > 6 else 0, ha="center")
+    slanted: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if max(map(len, latents)) > 6 else {}
+    ax.set_xticks(place, latents, **slanted)
     ax.set_ylim(0, 1.1)
     ax.set_yticks(np.linspace(0, 1, 5))
     ax.set_ylabel("activation probability")
     ax.set_xlabel("latent process")
-    ax.figure.legend(loc="outside upper center", ncols=len(engines) + 1, frameon=False)
+    handles, labels = ax.get_legend_handles_labels()
+    ax.figure.legend(  # the prior comes last
+        handles[1:] + handles[:1], labels[1:] + labels[:1], loc="outside upper center", ncols=len(labels), frameon=False
+    )
     return ax
 
 
@@ -128,26 +149,36 @@ def plot_training(fit: SVIFit, *, axes: Any = None) -> np.ndarray:
     steps = np.arange(len(fit.losses))
     window = max(1, len(steps) // 200)
     smooth = pd.Series(-fit.losses).rolling(window, min_periods=1, center=True).mean()
-    axes[0].plot(steps, -fit.losses, color=COLOURS["svi"], alpha=0.25, linewidth=0.6, label="each step")
-    axes[0].plot(steps, smooth, color=COLOURS["svi"], label=f"mean over {window} steps")
+    axes[0].plot(steps, -fit.losses, color=COLOURS["svi"], alpha=0.35, linewidth=0.6, label="at each step")
+    if window > 1:
+        axes[0].plot(steps, smooth, color=COLOURS["svi"], label=f"mean over {window} steps")
     # The first steps are orders of magnitude below; the view is what comes after them, named in the label.
     axes[0].set_ylim(np.quantile(-fit.losses, 0.03), smooth.max() + 0.1 * np.ptp(np.quantile(smooth, [0.03, 1])))
-    axes[0].set_ylabel("ELBO, relaxed model [nats]")
-    axes[0].legend(loc="lower right", frameon=False, title="lowest 3 % cut off", title_fontsize="small")
+    axes[0].set_ylabel("ELBO [nats]")
+    axes[0].set_title("ELBO of the relaxed model (the lowest 3 % lie below the axis)", fontsize=10, loc="left")
+    for line in axes[0].legend(loc="lower right", frameon=False).get_lines():
+        line.set_linewidth(1.5)
     axes[1].plot(steps, fit.temperatures[: len(steps)], color="black")
     axes[1].set_ylabel("temperature")
+    axes[1].set_title("Temperature of the relaxed gates", fontsize=10, loc="left")
     axes[1].set_xlabel("step")
     return axes
 
 
-def plot_mixing(trees: Mapping[str, xr.DataTree], *, axes: Any = None) -> np.ndarray:
-    """Mean and variance of the mixing matrix H, a row per engine, signs aligned: the paper's Figures 3a and 3b."""
+def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
+    """Mean and variance of the mixing matrix H, a row per engine, signs aligned: the paper's Figures 3a and 3b.
+
+    ``unit`` is that of H: the unit of the outputs that were fitted.
+    """
     first = next(iter(trees.values()))["posterior"]
     outputs, latents = (np.asarray(first[dim]).astype(str) for dim in ("output", "latent"))
     if axes is None:
-        height = 0.9 + max(1.1, 0.28 * len(outputs))
-        size = (2 * (1.6 + 0.42 * len(latents)) + 1.5, height * len(trees) + 0.4)
-        _, axes = plt.subplots(len(trees), 2, figsize=size, squeeze=False, layout="constrained")
+        height = 0.5 + max(0.8, 0.26 * len(outputs))
+        size = (2 * (1.6 + 0.42 * len(latents)) + 1.8, height * len(trees) + 1.0)
+        _, axes = plt.subplots(
+            len(trees), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+        )
+    axes = np.asarray(axes, dtype=object)
     reference, moments = None, {}
     for engine, tree in trees.items():
         aligned = align_signs(tree["posterior"].to_dataset(), reference)
@@ -157,17 +188,18 @@ def plot_mixing(trees: Mapping[str, xr.DataTree], *, axes: Any = None) -> np.nda
     # One scale for all engines, so that colours can be compared between rows.
     largest = max(np.abs(mean).max() for mean, _ in moments.values())
     broadest = max(variance.max() for _, variance in moments.values())
-    for (engine, (mean, variance)), row in zip(moments.items(), axes, strict=True):
-        for ax, values, name, scale in (
-            (row[0], mean, "mean", {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}),
-            (row[1], variance, "variance", {"cmap": "viridis", "vmin": 0.0, "vmax": broadest}),
-        ):
-            image = ax.imshow(values, aspect="auto", **scale)
-            ax.set_xticks(range(len(latents)), latents, rotation=45, ha="right", fontsize=8)
+    for column, (name, bar_label, scale) in enumerate(
+        (
+            ("mean", f"[{unit}]", {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}),
+            ("variance", f"[({unit})²]", {"cmap": "viridis", "vmin": 0.0, "vmax": broadest}),
+        )
+    ):
+        for (engine, values), ax in zip(moments.items(), axes[:, column], strict=True):
+            image = ax.imshow(values[column], aspect="auto", **scale)
+            ax.set_xticks(range(len(latents)), latents, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
             ax.set_yticks(range(len(outputs)), outputs, fontsize=8)
             ax.set_title(f"{_name(engine)}: {name} of H", fontsize=10)
-            ax.figure.colorbar(image, ax=ax)
-    for ax in axes[-1]:
+        ax.figure.colorbar(image, ax=list(axes[:, column])).set_label(bar_label, fontsize=8)
         ax.set_xlabel("latent process")
     for ax in axes[:, 0]:
         ax.set_ylabel("output")

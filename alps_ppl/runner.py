@@ -26,7 +26,13 @@ from alps_ppl.model import ALPS
 from alps_ppl.prediction import log_predictive_density, predict
 from alps_ppl.svi import NonFiniteLossError, fit_svi
 
-KERNEL_SETTINGS = ("blocks", "max_rank", "tolerance")
+
+def _settings(function: Any, *fixed: str) -> tuple[str, ...]:
+    return tuple(name for name in inspect.signature(function).parameters if name not in fixed)
+
+
+SVI_SETTINGS = _settings(fit_svi, "model", "inputs", "y", "rng_key", "progress_bar")
+KERNEL_SETTINGS = _settings(ALPSGibbs, "model")
 MCMC_SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method")
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
 
@@ -36,21 +42,21 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     file = Path(str(module.__file__)).name
     try:
         data = _called(module, "data", Data)
+        click.echo(f"{file}: {data}")
         model = _called(module, "model", ALPS, data)
         model.check(data.inputs)
         inputs, y = model.check(data.train_inputs, data.train_y)
         if list(model.outputs) != data.outputs:
             raise ValueError(f"{file}: the model's outputs {list(model.outputs)} aren't the data's {data.outputs}")
-        _check_keys("SVI", module.SVI, _svi_settings())
+        _check_keys("SVI", module.SVI, SVI_SETTINGS)
         _check_keys("GIBBS", module.GIBBS, (*KERNEL_SETTINGS, *MCMC_SETTINGS))
+        baselines = {}
+        if hasattr(module, "baselines"):
+            click.echo("Baselines ...")
+            baselines = _called(module, "baselines", dict, data)
+        baseline_cells = _baseline_cells(data, baselines)
     except (ValueError, TypeError, OSError) as error:
         raise BadInput(str(error)) from error
-    click.echo(f"{file}: {data}")
-
-    baselines = {}
-    if hasattr(module, "baselines"):
-        click.echo("Baselines ...")
-        baselines = _called(module, "baselines", dict, data)
     posteriors: dict[str, Any] = {}
     trees: dict[str, xr.DataTree] = {}
     summary: dict[str, Any] = {"seed": seed, "model_file": file, "versions": versions()}
@@ -61,9 +67,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
         start = time.perf_counter()
         try:
             posteriors[engine] = fit(model, inputs, y, getattr(module, engine.upper()), keys[engine], progress)
-        except NonFiniteLossError as error:
-            raise click.ClickException(str(error)) from error
-        except (ValueError, TypeError) as error:
+        except (NonFiniteLossError, ValueError, TypeError) as error:
             raise BadInput(str(error)) from error
         summary[engine] = {"seconds": round(time.perf_counter() - start, 2)}
         # Written at once: what comes after can't lose a fit that took minutes.
@@ -73,13 +77,14 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     table = inclusion_table(trees)
     predictions = {name: predict(p, model, inputs, y, data.inputs) for name, p in posteriors.items()}
     cells = _scored_cells(data, predictions, posteriors, model, inputs, y)
-    cells += _baseline_cells(data, baselines)
-    scores = pd.concat(cells, ignore_index=True)
+    scores = pd.concat(cells + baseline_cells, ignore_index=True)
 
     _write(out, data, table, predictions, scores)
+    summary["scores_unit"] = "rmse: training sds of each output; nlpd: nats per cell, outputs in training sds"
+    summary["scores"] = _summary_scores(data, scores)
     for engine in engines:
-        summary[engine] |= _engine_summary(engine, posteriors[engine], trees[engine], table, scores)
-    summary["scores"] = _summary_scores(scores)
+        summary[engine] |= _engine_summary(engine, posteriors[engine], trees[engine], table)
+        summary[engine] |= summary["scores"].get("test", {}).get(engine, {"rmse": None, "nlpd": None})
     (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2, default=str) + "\n")
     _figures(out, data, table, predictions, trees, posteriors)
     _report(out, table, summary, engines)
@@ -93,10 +98,16 @@ def versions() -> dict[str, str]:
 
 def _called(module: ModuleType, name: str, kind: type, *arguments: Any) -> Any:
     """What the model file's function returns; whatever it raises becomes one line that names the place."""
-    path = str(module.__file__)
+    path, function = str(module.__file__), getattr(module, name)
     try:
-        value = getattr(module, name)(*arguments)
-    except Exception as error:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        expected = f"{name}({'data' if arguments else ''})"
+        got = f"{name}{inspect.signature(function)}"
+        raise BadInput(f"{Path(path).name}: expected the function {expected}, got {got}") from None
+    try:
+        value = function(*arguments)
+    except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         place = f"{Path(path).name}, line {lines[-1]}, in {name}()" if lines else f"{Path(path).name}: {name}()"
         raise BadInput(f"{place}: {type(error).__name__}: {error}") from error
@@ -106,13 +117,8 @@ def _called(module: ModuleType, name: str, kind: type, *arguments: Any) -> Any:
     return value
 
 
-def _svi_settings() -> tuple[str, ...]:
-    fixed = {"model", "inputs", "y", "rng_key", "progress_bar"}
-    return tuple(name for name in inspect.signature(fit_svi).parameters if name not in fixed)
-
-
 def _check_keys(which: str, settings: dict, known: tuple[str, ...]) -> None:
-    unknown = sorted(set(settings) - set(known))
+    unknown = [str(key) for key in settings if key not in known]
     if unknown:
         raise ValueError(f"{which}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(known)}")
 
@@ -144,8 +150,12 @@ def _scored_cells(data: Data, predictions, posteriors, model, inputs, y) -> list
 def _baseline_cells(data: Data, baselines: dict) -> list[pd.DataFrame]:
     """``baselines`` are (mean, sd) in the file's units, (time, output) each."""
     frames = []
-    for name, (mean, sd) in baselines.items():
-        mean, sd = (np.broadcast_to(mean, data.y.shape) - data.loc) / data.scale, np.asarray(sd) / data.scale
+    for name, pair in baselines.items():
+        try:
+            mean, sd = (np.broadcast_to(np.asarray(values, float), data.y.shape) for values in pair)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"baselines(): {name!r}: expected (mean, sd), {data.y.shape} each: {error}") from error
+        mean, sd = (mean - data.loc) / data.scale, sd / data.scale
         frames.append(_cells(data, name, mean, norm.logpdf(data.standardised, mean, sd)))
     return frames
 
@@ -164,24 +174,25 @@ def _cells(data: Data, engine: str, mean: np.ndarray, log_density: np.ndarray) -
     )
 
 
-def _summary_scores(scores: pd.DataFrame) -> dict:
-    """{split: {engine: {rmse, nlpd}}}, in training sds."""
-    averaged = scores.groupby(["split", "engine"], sort=False)[["squared_error", "nlpd"]].mean()
-    return {
-        split: {
-            engine: {"rmse": float(np.sqrt(row.squared_error)), "nlpd": float(row.nlpd)}
-            for (_, engine), row in rows.iterrows()
-        }
-        for split, rows in averaged.groupby(level=0, sort=False)
-    }
+def _summary_scores(data: Data, scores: pd.DataFrame) -> dict:
+    """{split: {engine: {rmse, nlpd}}}, in training sds; NaN where a split has no observed cell."""
+    splits, engines = dict.fromkeys(data.split.ravel()), scores.engine.unique()
+    averaged = scores.groupby(["split", "engine"])[["squared_error", "nlpd"]].mean()
+
+    def score(split, engine):
+        squared_error, nlpd = averaged.loc[split, engine] if (split, engine) in averaged.index else (np.nan, np.nan)
+        return {"rmse": float(np.sqrt(squared_error)), "nlpd": float(nlpd)}
+
+    return {str(split): {engine: score(split, engine) for engine in engines} for split in splits}
 
 
-def _engine_summary(engine: str, posterior: Any, tree: xr.DataTree, table: pd.DataFrame, scores: pd.DataFrame) -> dict:
-    test = _summary_scores(scores).get("test", {}).get(engine, {"rmse": None, "nlpd": None})
+def _engine_summary(engine: str, posterior: Any, tree: xr.DataTree, table: pd.DataFrame) -> dict:
     if engine == "svi":
-        return {"elbo": posterior.elbo, **test}
+        return {"elbo": posterior.elbo}
     max_rhat, min_ess = worst_convergence(table, engine)
-    return {"max_rhat": max_rhat, "min_ess": min_ess, "lp_rhat": log_joint_r_hat(tree), **test}
+    if tree["posterior"].sizes["chain"] == 1:  # nothing to compare it with
+        return {"max_rhat": np.nan, "min_ess": min_ess, "lp_rhat": np.nan}
+    return {"max_rhat": max_rhat, "min_ess": min_ess, "lp_rhat": log_joint_r_hat(tree)}
 
 
 def _plain(value: Any) -> Any:
@@ -213,24 +224,32 @@ def _write(out: Path, data: Data, table, predictions, scores) -> None:
     )
     per_output = in_units.groupby(["engine", "split", "output"], sort=False)[["squared_error", "nlpd"]].mean()
     per_output.insert(0, "rmse", np.sqrt(per_output.pop("squared_error")))
+    per_output["unit"] = [data.units.get(o, "as in the file") for o in per_output.index.get_level_values("output")]
     per_output.reset_index().to_csv(out / "scores.csv", index=False)
 
 
 def _prediction_frame(data: Data, engine: str, prediction: xr.Dataset) -> pd.DataFrame:
     in_units = data.to_units(prediction)
     num_times, num_outputs = data.y.shape
-    columns = data.inputs.reshape(num_times, -1)
-    names = ["input"] if columns.shape[1] == 1 else [f"input_{k}" for k in range(columns.shape[1])]
+    dates = getattr(data, "dates", None)
     return pd.DataFrame(
         {
             "split": data.split.ravel(),
-            **{name: np.repeat(columns[:, k], num_outputs) for k, name in enumerate(names)},
+            **({} if dates is None else _columns("date", dates, num_outputs)),
+            **_columns("input", data.inputs, num_outputs),
             "output": np.tile(data.outputs, num_times),
             "engine": engine,
             "observed": data.y.ravel(),
             **{name: in_units[name].values.ravel() for name in ("mean", "sd", "lower", "upper")},
         }
     )
+
+
+def _columns(name: str, values: Any, num_outputs: int) -> dict[str, np.ndarray]:
+    """``values`` (time,) or (time, column) by the names of their columns, each repeated for every output."""
+    columns = np.asarray(values).reshape(len(values), -1).T
+    names = [name] if len(columns) == 1 else [f"{name}_{k}" for k in range(len(columns))]
+    return {key: np.repeat(column, num_outputs) for key, column in zip(names, columns, strict=True)}
 
 
 def _figures(out: Path, data: Data, table, predictions, trees, posteriors) -> None:
@@ -252,42 +271,53 @@ def _figures(out: Path, data: Data, table, predictions, trees, posteriors) -> No
     )
     save(reconstruction, "reconstruction")
     save(plots.plot_inclusion(table), "inclusion")
-    save(plots.plot_mixing(trees), "mixing")
+    save(plots.plot_mixing(trees, unit="training sd of the output"), "mixing")
     if "svi" in posteriors:
         save(plots.plot_training(posteriors["svi"]), "training")
 
 
-def _wide(table: pd.DataFrame) -> pd.DataFrame:
+def _wide(table: pd.DataFrame, engines: list[str]) -> pd.DataFrame:
     """A row per latent: the prior, each engine's probability, and the sampler's diagnostics."""
     latents = list(dict.fromkeys(table.latent))
-    wide = table.pivot(index="latent", columns="engine", values="probability").loc[latents]
+    wide = table.pivot(index="latent", columns="engine", values="probability").loc[latents, engines]
     wide.insert(0, "prior", table.drop_duplicates("latent").set_index("latent").prior)
-    sampled = table[table.mcse.notna()].set_index("latent")
-    if len(sampled):
-        wide = wide.join(sampled[["mcse", "r_hat"]]).join(sampled.ess.round())
+    if "gibbs" in engines:
+        wide = wide.join(table[table.engine == "gibbs"].set_index("latent")[["mcse", "r_hat", "ess"]])
     return wide.rename_axis(index=None, columns=None)
 
 
+def _text(table: pd.DataFrame) -> str:
+    return table.to_string(float_format="{:.3f}".format, formatters={"ess": "{:.0f}".format}, na_rep="-")
+
+
 def _report(out: Path, table: pd.DataFrame, summary: dict, engines: list[str]) -> None:
+    wide = _wide(table, engines)
     click.echo("\nWhich processes are there? The probability that each gate is on:")
-    click.echo(_wide(table).to_string(na_rep="", float_format=lambda value: f"{value:.3f}"))
-    for split, by_engine in summary["scores"].items():
-        click.echo(f"\n{split} cells, in training sds:")
-        click.echo(pd.DataFrame(by_engine).T.to_string(float_format=lambda value: f"{value:.3f}"))
-    for engine in engines:
-        click.echo(f"\n{engine}: {summary[engine]['seconds']:.1f} s", nl=False)
-    max_rhat = summary.get("gibbs", {}).get("max_rhat") or 0
+    click.echo(_text(wide))
+    if "gibbs" in engines:
+        click.echo("mcse (Monte Carlo standard error), r_hat and ess (effective draws) are the Gibbs sampler's.")
+    if wide.get("ess", wide.prior).isna().any():
+        click.echo("-: a gate that has the same value in every draw has no ess; with one chain none has an r_hat.")
+    click.echo("\nScores, the lower the better: rmse in training sds of each output; nlpd is minus the log predictive")
+    click.echo("density per cell of outputs in training sds. In the file's units, per output: scores.csv.")
+    rows = {(split, name): row for split, by_name in summary["scores"].items() for name, row in by_name.items()}
+    click.echo(_text(pd.DataFrame(rows).T))
+    click.echo("\n" + ", ".join(f"{engine}: {summary[engine]['seconds']:.1f} s" for engine in engines))
+    if "gibbs" in engines:
+        _warn(**{name: summary["gibbs"][name] for name in ("max_rhat", "lp_rhat")})
+    click.echo(f"Written to {out}")
+
+
+def _warn(max_rhat: float, lp_rhat: float) -> None:
+    if np.isnan(max_rhat):
+        click.echo("One chain can't tell whether it has converged; set GIBBS.num_chains to 2 or more.")
     if max_rhat > 1.01:
         click.echo(
-            f"\nThe chains disagree: the largest R-hat of a gate is {max_rhat:.3f}, above 1.01. Don't trust the Gibbs "
-            "probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples.",
-            nl=False,
+            f"The chains disagree: the largest R-hat of a gate is {max_rhat:.3f}, above 1.01. Don't trust the Gibbs "
+            "probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples."
         )
-    lp_rhat = summary.get("gibbs", {}).get("lp_rhat") or 0
     if lp_rhat > 1.1:
         click.echo(
-            f"\nThe chains sit in different modes: the R-hat of the log joint is {lp_rhat:.2f}. Their average isn't "
-            "the posterior. Often the dictionary is short of a process; compare the chains in posterior_gibbs.nc.",
-            nl=False,
+            f"The chains sit in different modes: the R-hat of the log joint is {lp_rhat:.2f}. Their average isn't "
+            "the posterior. Often the dictionary is short of a process; compare the chains in posterior_gibbs.nc."
         )
-    click.echo(f"\nWritten to {out}")

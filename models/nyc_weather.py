@@ -48,10 +48,9 @@ def data() -> alps.Data:
     gap = np.zeros(y.shape, bool)
     gap[GAP_HOURS, y.columns.get_loc(GAP_OUTPUT)] = True
     return alps.Data(
-        table["t"].to_numpy(float),
+        table["date"],
         y,
         held_out={"test": forecast, "gap": gap},
-        input_label="hours since 1 July 2013",
         units={name: UNITS[name.rsplit("_", 1)[0]] for name in y.columns},
     )
 

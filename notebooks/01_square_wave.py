@@ -246,7 +246,9 @@ collection = arviz_plots.plot_forest(
     figure_kwargs={"figsize": (9, 4.5)},
 )
 collection.add_legend("model", loc="outside upper center", ncols=2, frameon=False)
-_ = plt.gcf().axes[-1].set_xlabel("part of the curve at t = 5 s")
+names, forest = plt.gcf().axes
+names.set_axis_off()
+_ = forest.set_xlabel("part of the curve at t = 5 s")
 
 # %% [markdown]
 # `arviz_stats.loo` estimates how well each reading would be predicted from the others. A Pareto $k$ in the class
@@ -260,6 +262,7 @@ arviz_stats.loo(trees["gibbs"])
 #
 # They agree on the answer: harmonics 1, 3, 5 and 7 make up the wave, and 2, 4, 6 and 8 don't. They agree on the curve,
 # on its interval, and on how much each harmonic contributes, which is what Fourier says. They don't agree to the last
-# digit on how sure to be. For Gibbs sampling an absent harmonic is less probable than for SVI, whose guide is an
-# approximation, fitted by noisy gradients, that a shorter run leaves more undecided. Had we had SVI alone, we would
-# have had the right harmonics, but no way to tell which part of its doubt is the data's and which its own.
+# digit on how sure to be: SVI is a little less sure of the seventh harmonic, and surer that the even ones are absent.
+# Its guide is an approximation, fitted by noisy gradients, and a shorter run leaves it more undecided. Had we had SVI
+# alone, we would have had the right harmonics, but no way to tell which part of its doubt is the data's and which its
+# own.

@@ -1,8 +1,11 @@
 """The command line: its files, its overrides, and one plain line with status 2 for bad input."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import matplotlib.image
 import numpy as np
@@ -10,7 +13,9 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from alps_ppl import runner
 from alps_ppl.cli import main
+from alps_ppl.data import Data
 
 MODEL_FILE = """
 import numpy as np
@@ -24,7 +29,8 @@ def data():
     y[4, 0] = np.nan
     gap = np.zeros(y.shape, bool)
     gap[10:12, 1] = True
-    return alps.Data(t, y, outputs=["u", "v"], held_out={"test": t >= 30, "gap": gap}, input_label="t [h]")
+    return alps.Data(t, y, outputs=["u", "v"], held_out={"test": t >= 30, "gap": gap}, input_label="t [h]",
+                     units={"u": "°F"})
 
 def model(data):
     covariances = {"T=7": alps.linear_periodic(7.0), "T=5": alps.linear_periodic(5.0)}
@@ -70,7 +76,8 @@ def test_run_writes_the_contract(call, model_file, tmp_path):
         "--no-progress",
     )  # fmt: skip
     assert status == 0, printed
-    assert "T=7" in printed
+    assert re.search(r"prior +svi +gibbs +mcse +r_hat +ess\n", printed)
+    assert "training sds" in printed
     inclusion = pd.read_csv(out / "inclusion.csv")
     assert list(inclusion.columns) == ["latent", "engine", "probability", "mcse", "prior"]
     assert set(zip(inclusion.latent, inclusion.engine, strict=True)) == {
@@ -100,7 +107,10 @@ def test_run_writes_the_contract(call, model_file, tmp_path):
     sd = train.groupby("output")["observed"].std(ddof=0)
     errors = (test["observed"] - test["mean"]) / test.output.map(sd)
     assert summary["gibbs"]["rmse"] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-6)
+    assert summary["scores"]["test"]["gibbs"]["rmse"] == summary["gibbs"]["rmse"]
+    assert list(summary["scores"]) == ["train", "gap", "test"]
     scores = pd.read_csv(out / "scores.csv").set_index(["engine", "split", "output"]).sort_index()
+    assert scores.unit["gibbs", "test"].to_dict() == {"u": "°F", "v": "as in the file"}
     u = test[test.output == "u"]
     assert scores.rmse["gibbs", "test", "u"] == pytest.approx(
         np.sqrt(((u["observed"] - u["mean"]) ** 2).mean()), rel=1e-6
@@ -133,12 +143,73 @@ def test_the_same_seed_gives_the_same_answer(call, model_file, tmp_path):
     pd.testing.assert_frame_equal(*frames)
 
 
+def test_a_short_report(call, model_file, tmp_path):
+    """One chain, no test split, engines the other way round: dashes, notes and nulls."""
+    model_file.write_text(MODEL_FILE.replace('"test": t >= 30', '"future": t > 99').replace("1500", "20"))
+    status, printed, _ = call(
+        "run", model_file, "--engine", "gibbs,svi", "--out", tmp_path, "--no-progress",
+        "--set", "GIBBS.num_chains=1", "--set", "GIBBS.num_samples=20", "--set", "GIBBS.num_warmup=100",
+    )  # fmt: skip
+    assert status == 0
+    assert re.search(r"prior +gibbs +svi +mcse +r_hat +ess\n", printed)
+    assert re.search(r"T=7 .* -\n", printed)
+    assert "-: a gate that has the same value in every draw has no ess" in printed
+    assert "One chain can't tell whether it has converged" in printed
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert [summary["gibbs"][name] for name in ("max_rhat", "lp_rhat", "rmse", "nlpd")] == [None] * 4
+    assert set(summary["scores"]) == {"train", "gap"}
+
+
+def test_dates_stay_in_the_predictions():
+    stamps = pd.date_range("2013-07-01", periods=3, freq="h")
+    data = Data(stamps, np.arange(6.0).reshape(3, 2), outputs=["u", "v"])
+    data.dates = stamps
+    values = {name: (("time", "output"), np.zeros((3, 2))) for name in ("mean", "sd", "lower", "upper")}
+    frame = runner._prediction_frame(data, "svi", xr.Dataset(values, coords={"output": ["u", "v"]}))
+    assert list(frame.columns[:3]) == ["split", "date", "input"]
+    assert list(frame.date) == list(np.repeat(stamps, 2))
+    assert list(frame.input) == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_readmes_model_file_runs(call, tmp_path):
+    """The template, as it stands, on a file of 48 hours."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    template = re.search(r"```python\n(import.*?)```", readme, re.DOTALL)[1]
+    (tmp_path / "my_series.py").write_text(template)
+    hours = pd.date_range("2026-01-01", periods=48, freq="h", name="date")
+    wave = np.sin(2 * np.pi * np.arange(48) / 24) + 0.1 * np.random.default_rng(0).normal(size=48)
+    pd.DataFrame({"u": 20 + wave, "v": 5 - 3 * wave}, index=hours).to_csv(tmp_path / "my_series.csv")
+    small = ["SVI.num_steps=20", "GIBBS.num_warmup=20", "GIBBS.num_samples=20"]
+    status, _, error = call(
+        "run", tmp_path / "my_series.py", "--out", tmp_path / "out", "--no-progress",
+        *(word for setting in small for word in ("--set", setting)),
+    )  # fmt: skip
+    assert status == 0, error
+    inclusion = pd.read_csv(tmp_path / "out" / "inclusion.csv").set_index(["latent", "engine"]).probability
+    assert inclusion["daily", "gibbs"] > 0.9
+
+
+def test_interrupt(model_file, tmp_path):
+    """Ctrl-C during the second fit: one line that says what the first one left, and status 130."""
+    command = [sys.executable, "-m", "alps_ppl.cli", "run", model_file, "--out", tmp_path / "out", "--no-progress"]
+    settings = ["--set", "SVI.num_steps=20", "--set", "GIBBS.num_samples=100_000"]
+    process = subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if line.startswith("Gibbs:"):
+            break
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert error == f"alps-ppl: interrupted; written to {tmp_path / 'out'} so far: posterior_svi.nc\n"
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
         (["--engine", "nuts"], "--engine: expected svi, gibbs or svi,gibbs, got 'nuts'"),
         (["--set", "GIBBS.num_sample=5"], "GIBBS: unknown setting(s) num_sample; known are"),
         (["--set", "num_samples=5"], "--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got 'num_samples=5'"),
+        (["--set", "SVI[3]=1"], "--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got 'SVI[3]=1'"),
         (["--set", "SVI.num_steps=many"], "num_steps: expected a positive whole number, got 'many'"),
         (["--set", "GIBBS.blocks=fast", "--engine", "gibbs"], "blocks: expected one of"),
         (["--seed", "one"], "'one' is not a valid integer"),
@@ -157,6 +228,11 @@ def test_bad_options(call, model_file, tmp_path, extra, message):
     [
         (("def model(data)", "def modle(data)"), "expected it to define model, a function"),
         (("import numpy as np", "import numpyy"), "can't be loaded: ModuleNotFoundError: No module named 'numpyy'"),
+        (("import numpy as np", "raise SystemExit"), "can't be loaded: SystemExit"),
+        (("    t = np.arange(36.0)", "    raise SystemExit(1)"), "seven.py, line 7, in data(): SystemExit: 1"),
+        (("def model(data)", "def model()"), "seven.py: expected the function model(data), got model()"),
+        (("def data()", "def data(path)"), "seven.py: expected the function data(), got data(path)"),
+        (('{"mean": (mean,', '{"mean": (3, "x",'), "baselines(): 'mean': expected (mean, sd), (36, 2) each"),
         (("def data():", "def data()"), "can't be loaded: SyntaxError"),
         (("y[4, 0] = np.nan", "y[4, 0] = np.inf"), "got inf in row 4, output 'u'"),
         (("y[4, 0] = np.nan", "y[:] = np.nan"), "nothing to fit"),

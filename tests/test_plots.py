@@ -39,7 +39,14 @@ def test_reconstruction(p):
     assert len(axes) == p
     assert (axes[0].get_title(loc="left"), axes[0].get_ylabel()) == ("out 0", "[°F]")
     assert axes[-1].get_xlabel() == "t [h]"
+    legend = [text.get_text() for text in axes[0].figure.legends[0].get_texts()]
+    assert {"SVI, mean", "Gibbs, 90% interval", "observed", "observed, held out", "hold-out"} <= set(legend)
     for i, ax in enumerate(axes):
+        (span,) = [c for c in ax.collections if c.get_label() == "hold-out"]
+        x = span.get_paths()[0].vertices[:, 0]
+        assert (x.min(), x.max()) == (0.5, 1.5)  # time 1 was held out, its neighbours are 0 and 2
+        edges = [line.get_ydata() for line in ax.lines if line.get_linestyle() == "--"]
+        np.testing.assert_allclose(edges, [np.sin([0, 1, 2]) - 1, np.sin([0, 1, 2]) + 1])
         line = ax.lines[0]
         np.testing.assert_array_equal(line.get_xdata(), [0, 1, 2])  # drawn in the order of time
         np.testing.assert_allclose(line.get_ydata(), np.sin([0, 1, 2]))
@@ -64,6 +71,9 @@ def test_inclusion():
     heights = [bar.get_height() for bars in ax.containers if hasattr(bars, "patches") for bar in bars.patches]
     assert heights == [0.9, 0.1, 1.0, 0.2]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
+    # An error bar reaches up to its label, not into it.
+    b = next(text for text in ax.texts if text.get_text() == "0.20")
+    assert b.xy[1] == pytest.approx(0.22)
 
 
 def test_mixing_has_one_scale_for_all_engines():
@@ -83,3 +93,5 @@ def test_mixing_has_one_scale_for_all_engines():
     assert axes.shape == (2, 2)
     assert axes[0, 0].images[0].get_clim() == axes[1, 0].images[0].get_clim()
     assert axes[0, 1].images[0].get_clim() == axes[1, 1].images[0].get_clim()
+    bars = [ax.get_ylabel() for ax in axes[0, 0].figure.axes[4:]]
+    assert bars == ["[unit of the output]", "[(unit of the output)²]"]
