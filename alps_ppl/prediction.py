@@ -227,7 +227,7 @@ def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> 
     return Draws(
         model.gates(sites["b"].astype(new.basis.dtype))[:, None, :] * sites["H"],
         _noise(sites, model),
-        basis.weights(sites["x"], None if basis.space is None else sites["states"]),
+        basis.weights(sites["x"], sites.get("states")),
         new.basis,
         new.owner,
         new.residual,
