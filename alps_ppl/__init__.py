@@ -18,8 +18,15 @@ from alps_ppl.temperature import annealed_temperature
 if TYPE_CHECKING:
     from alps_ppl import plots
     from alps_ppl.data import Data
-    from alps_ppl.diagnostics import align_signs, inclusion_table, to_datatree
-    from alps_ppl.prediction import log_predictive_density, predict
+    from alps_ppl.diagnostics import (
+        align_signs,
+        gate_diagnostics,
+        gate_vectors,
+        inclusion_table,
+        num_active,
+        to_datatree,
+    )
+    from alps_ppl.prediction import init_from_svi, log_predictive_density, predict
 
 _LAZY = {
     "Data": "alps_ppl.data",
@@ -27,6 +34,10 @@ _LAZY = {
     "log_predictive_density": "alps_ppl.prediction",
     "to_datatree": "alps_ppl.diagnostics",
     "inclusion_table": "alps_ppl.diagnostics",
+    "gate_diagnostics": "alps_ppl.diagnostics",
+    "gate_vectors": "alps_ppl.diagnostics",
+    "num_active": "alps_ppl.diagnostics",
+    "init_from_svi": "alps_ppl.prediction",
     "align_signs": "alps_ppl.diagnostics",
 }
 
@@ -43,9 +54,13 @@ __all__ = [
     "annealed_temperature",
     "discrete_elbo",
     "fit_svi",
+    "gate_diagnostics",
+    "gate_vectors",
     "inclusion_table",
+    "init_from_svi",
     "linear_periodic",
     "log_predictive_density",
+    "num_active",
     "on_column",
     "plots",
     "predict",

@@ -133,6 +133,70 @@ def log_joint_r_hat(tree: xr.DataTree) -> float:
     return float(array_stats.rhat(tree["sample_stats"].to_dataset()["lp"].values, chain_axis=0, draw_axis=1))
 
 
+def gate_diagnostics(tree: xr.DataTree) -> pd.DataFrame:
+    """How a sampler's gates moved: a row per latent.
+
+    ``flips`` per 1,000 draws; ``lowest`` and ``highest``: the chains' probabilities, which should agree; ``r_hat`` and
+    ``ess`` of the gate's conditional probability, whose mean is the reported inclusion probability (NaN where it is
+    constant, and R-hat with one chain). With thinning, draws are the kept ones.
+    """
+    from arviz_stats.base import array_stats
+
+    gates, probs = _gates(tree)
+    frame = pd.DataFrame(index=pd.Index(tree["posterior"]["latent"].values, name="latent"))
+    frame["flips"] = 1000 * (np.diff(gates, axis=1) != 0).mean((0, 1))
+    by_chain = probs.mean(1)
+    frame["lowest"], frame["highest"] = by_chain.min(0), by_chain.max(0)
+    moving = [np.ptp(p) > 0 and gates.shape[1] > 3 for p in probs.T]
+    stats = {"r_hat": array_stats.rhat, "ess": array_stats.ess}
+    for name, statistic in stats.items():
+        known = [moves and not (name == "r_hat" and len(gates) == 1) for moves in moving]
+        frame[name] = [
+            float(statistic(probs[..., j], chain_axis=0, draw_axis=1)) if known[j] else np.nan
+            for j in range(len(frame))
+        ]
+    return frame
+
+
+def gate_vectors(tree: xr.DataTree, *, top: int = 10) -> pd.DataFrame:
+    """The ``top`` most probable whole gate vectors: a column per latent, then ``probability`` and ``mcse``."""
+    gates, _ = _gates(tree)
+    vectors, code = np.unique(gates.reshape(-1, gates.shape[-1]), axis=0, return_inverse=True)
+    code = code.reshape(gates.shape[:2])
+    order = np.argsort(-np.bincount(code.ravel()), kind="stable")[:top]
+    frame = pd.DataFrame(vectors[order].astype(int), columns=tree["posterior"]["latent"].to_numpy().astype(str))
+    return frame.assign(**_frequencies([code == k for k in order]))
+
+
+def num_active(tree: xr.DataTree) -> pd.DataFrame:
+    """The posterior of the number of active latents: ``probability`` and ``mcse`` of 0 to all of them."""
+    gates, _ = _gates(tree)
+    counts = gates.sum(-1)
+    numbers = range(gates.shape[-1] + 1)
+    index = pd.Index(numbers, name="active latents")
+    return pd.DataFrame(_frequencies([counts == k for k in numbers]), index=index)
+
+
+def _gates(tree: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:
+    """Gates and the probabilities with which they were drawn, (chain, draw, latent) each."""
+    gates = tree["posterior"]["b"].transpose("chain", "draw", "latent").values
+    stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else xr.Dataset()
+    return gates, (stats["gate_prob"].values if "gate_prob" in stats else gates.astype(float))
+
+
+def _frequencies(events: list[np.ndarray]) -> dict[str, list[float]]:
+    """The frequency of each event (chain, draw) and its Monte Carlo error."""
+    from arviz_stats.base import array_stats
+
+    mcse = [
+        float(array_stats.mcse(event.astype(float), chain_axis=0, draw_axis=1))
+        if event.min() < event.max() and event.shape[1] > 3
+        else np.nan
+        for event in events
+    ]
+    return {"probability": [float(event.mean()) for event in events], "mcse": mcse}
+
+
 def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) -> xr.Dataset:
     """A posterior whose draws of x_j and H_:j have the sign in which x_j agrees with ``reference`` (latent, time).
 
@@ -156,10 +220,8 @@ def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) ->
 def _engine_rows(engine: str, tree: xr.DataTree) -> list[dict]:
     posterior, constant = tree["posterior"].to_dataset(), tree["constant_data"].to_dataset()
     names = [str(name) for name in posterior["latent"].values]
-    gates = posterior["b"].transpose("chain", "draw", "latent").values
+    gates, probs = _gates(tree)
     prior, group = constant["prior_inclusion_prob"].values, constant["covariance_group"].values
-    stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else xr.Dataset()
-    probs = stats["gate_prob"].values if "gate_prob" in stats else gates.astype(float)
     exact = tree.attrs.get("engine") == "svi"
     rows = [
         {"members": 1, "group": int(group[j])} | _row(name, engine, probs[..., j], gates[..., j], prior[j], exact)

@@ -205,12 +205,18 @@ def _svi_draws(fit: SVIFit, model: ALPS, inputs, new_inputs, num_draws: int) -> 
     )
 
 
-def svi_sites(fit: SVIFit, inputs, num_draws: int, names: tuple[str, ...]) -> dict[str, Array]:
+def svi_sites(fit: SVIFit, inputs, num_draws: int, names: tuple[str, ...], rng_key=None) -> dict[str, Array]:
     """Draws of the program's sites from the fit's q, gates Bernoulli; x from its marginals at ``inputs``."""
     names = tuple(name for name in names if name != "noise_variance" or fit.model.learns_noise)
     draw = Predictive(fit.guide.discrete, params=fit.params, num_samples=num_draws, return_sites=names, parallel=True)
-    sites = jax.jit(draw)(jax.random.key(0), inputs)
+    sites = jax.jit(draw)(jax.random.key(0) if rng_key is None else rng_key, inputs)
     return sites | {"b": fit.model.gates(sites["b"])}
+
+
+def init_from_svi(fit: SVIFit, rng_key: Array, *, num_chains: int = 1) -> dict[str, Array]:
+    """Draws of the program's sites from an SVI fit, one per chain: ``MCMC.run(..., init_params=...)`` starts there."""
+    sites = svi_sites(fit, fit.inputs, num_chains, names=("b", "H", "x", "noise_variance"), rng_key=rng_key)
+    return sites if num_chains > 1 else {name: value[0] for name, value in sites.items()}
 
 
 def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> Draws:

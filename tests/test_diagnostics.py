@@ -1,6 +1,6 @@
 """ArviZ trees and the inclusion table."""
 
-import arviz_stats
+import arviz_stats.base
 import jax
 import numpy as np
 import pytest
@@ -197,3 +197,43 @@ def test_non_finite_draws_are_an_error(mcmc, problem, monkeypatch):
     monkeypatch.setattr(mcmc, "get_samples", lambda group_by_chain=False: broken)
     with pytest.raises(ValueError, match=r"the draws of H hold values that aren't finite; fit again in 64-bit"):
         alps.to_datatree(mcmc, model, t, y)
+
+
+def test_gate_diagnostics_vectors_and_numbers(trees):
+    """Against counts by loops; the probabilities' mean is the inclusion table's."""
+    tree = trees["gibbs"]
+    gates, probs = tree["posterior"]["b"].values, tree["sample_stats"]["gate_prob"].values
+    frame = alps.gate_diagnostics(tree)
+    table = alps.inclusion_table(tree)
+    for j, name in enumerate(frame.index):
+        flips = sum(gates[c, d, j] != gates[c, d + 1, j] for c in range(4) for d in range(1499))
+        assert frame.flips[name] == pytest.approx(1000 * flips / (4 * 1499))
+        assert frame.lowest[name] <= table.set_index("latent").probability[name] <= frame.highest[name]
+        assert frame.ess[name] == pytest.approx(float(arviz_stats.base.array_stats.ess(probs[..., j])))
+    # The exchange of the two latents of period 7 makes each of them flip.
+    assert frame.flips["T=7"] > 10
+
+    vectors = alps.gate_vectors(tree)
+    for _, row in vectors.iterrows():
+        share = (gates == row[list(frame.index)].to_numpy()).all(-1).mean()
+        assert row.probability == pytest.approx(share)
+    assert vectors.probability.is_monotonic_decreasing
+    assert len(alps.gate_vectors(tree, top=2)) == 2
+    numbers = alps.num_active(tree)
+    assert numbers.probability.sum() == pytest.approx(1)
+    assert list(numbers.index) == [0, 1, 2, 3]
+    assert numbers.probability[2] == pytest.approx((gates.sum(-1) == 2).mean())
+    assert (numbers.mcse.dropna() > 0).all()
+
+
+def test_chains_start_from_an_svi_fit(problem):
+    model, t, y = problem
+    fit = alps.fit_svi(model, t, y, num_inducing=8, num_steps=300, rng_key=jax.random.key(1), progress_bar=False)
+    run = MCMC(
+        alps.ALPSGibbs(model), num_warmup=0, num_samples=5, num_chains=2, chain_method="vectorized", progress_bar=False
+    )
+    start = alps.init_from_svi(fit, jax.random.key(3), num_chains=2)
+    run.run(jax.random.key(0), t, y, init_params=start)
+    assert start["x"].shape == (2, 3, 40)
+    assert np.isfinite(run.get_samples()["x"]).all()
+    assert alps.init_from_svi(fit, jax.random.key(3))["b"].shape == (3,)
