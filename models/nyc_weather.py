@@ -10,10 +10,10 @@ forecast goes wild and the 31 h decoy comes on: a smooth covariance six days ahe
 comes on is a sign of a wrong dictionary, not of a 31 h cycle.
 
 Outputs are standardised by their training mean and sd, so H has prior variance 1. The noise variance is fixed, at half
-of each output's variance: two memories can't serve five kinds of series at three airports, and what they leave
-has to go somewhere. With .1 both decoys take it (probability 1), with .3 the 31 h one (.95 to 1), with .4 it a
-little (.2), with .5 neither (.02 at most). Learnt noise is worse: a latent that follows one kind of series, pressure say, to nearly nothing is
-then a mode of its own, and chains disagree about which kind (R-hat of the log joint 2.5).
+of each output's variance: two memories can't serve five kinds of series at three airports, and what they leave has to
+go somewhere. With .1 both decoys take it (probability 1), with .3 the 31 h one (.95 to 1), with .4 it a little (.2),
+with .5 neither (.02 at most). Learnt noise is worse: a latent that follows one kind of series, pressure say, to nearly
+nothing is then a mode of its own, and chains disagree about which kind (R-hat of the log joint 2.5).
 
 The Matern processes have full rank on 600 hours but a Markov form, so that a Gibbs sweep takes milliseconds.
 """
