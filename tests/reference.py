@@ -107,3 +107,48 @@ def gaussian_kl(m, S, K):
         + np.linalg.slogdet(K)[1]
         - np.linalg.slogdet(S)[1]
     )
+
+
+def posterior_mean_of_f(covariances, H, noise_variance, inclusion_prob, t, y, t_new):
+    """E[f | Y, H] at new times, (time, output): every gate vector's mean, by its probability."""
+    probabilities, _ = gate_posterior(covariances, H, noise_variance, inclusion_prob, t, y)
+    return sum(prob * condition(covariances, H, b, noise_variance, t, y, t_new)[0] for b, prob in probabilities.items())
+
+
+def quadrature_posterior(covariances, s, noise_variance, inclusion_prob, t, y, t_new, num_nodes=40):
+    """E[b_j | Y] and the mean and variance of f at new times for one output and two latents, H integrated out.
+
+    Gauss-Legendre over 0 < h_j < 6 prior sds: neither b nor f depends on the sign of an h.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
+    sds = np.sqrt(np.asarray(s, float).ravel())
+    h, log_density = 3 * (nodes + 1), np.log(weights) - 0.5 * (3 * (nodes + 1)) ** 2
+    K, cross, new = ([gram(c, *pair) for c in covariances] for pair in ((t, t), (t_new, t), (t_new, t_new)))
+    y = np.asarray(y, float).ravel()
+    seen = ~np.isnan(y)
+    logs, means, variances, gates = [], [], [], []
+    for b in itertools.product((0, 1), repeat=2):
+        log_prior = sum(np.log(p if on else 1 - p) for on, p in zip(b, inclusion_prob, strict=True))
+        # A closed gate's h is not in the likelihood: one node stands for all.
+        grids = [range(num_nodes) if on else [None] for on in b]
+        for pair in itertools.product(*grids):
+            log_weight, loads = log_prior, [0.0, 0.0]
+            for j, node in enumerate(pair):
+                if node is not None:
+                    loads[j] = (h[node] * sds[j]) ** 2
+                    log_weight += log_density[node] + np.log(3 * np.sqrt(2 / np.pi))
+            total = loads[0] * K[0] + loads[1] * K[1] + noise_variance * np.eye(len(t))
+            star = (loads[0] * cross[0] + loads[1] * cross[1])[:, seen]
+            total = total[np.ix_(seen, seen)]
+            solved = np.linalg.solve(total, np.column_stack([y[seen], star.T]))
+            log_weight -= 0.5 * (y[seen] @ solved[:, 0] + np.linalg.slogdet(2 * np.pi * total)[1])
+            logs.append(log_weight)
+            means.append(star @ solved[:, 0])
+            prior_variance = np.diag(loads[0] * new[0] + loads[1] * new[1])
+            variances.append(prior_variance - (star * solved[:, 1:].T).sum(1))
+            gates.append(b)
+    probabilities = np.exp(logs - np.max(logs))
+    probabilities /= probabilities.sum()
+    mean = probabilities @ np.array(means)
+    variance = probabilities @ (np.array(variances) + np.array(means) ** 2) - mean**2
+    return probabilities @ np.array(gates), mean, variance

@@ -1,0 +1,134 @@
+"""Simulation-based calibration (Talts et al. 2018) of the sampler: ranks of the truth among posterior draws.
+
+``python tests/calibration.py`` draws docs/calibration.png.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import numpyro
+from arviz_stats.ecdf_utils import ecdf_pit
+from jax import random
+from scipy.stats import binom, norm
+from simulation import OBSERVED, Simulation, log_likelihood, prior
+
+from alps_ppl.gibbs import _CHAIN_AXES
+
+REPLICATIONS = 1_000
+LEVEL = 1e-4  # the probability with which a right sampler fails
+NUM_WARMUP, NUM_DRAWS, THINNING = 100, 100, 10
+
+
+class Calibration(NamedTuple):
+    """``pit`` (replication,) by quantity; the gates and their posterior probabilities, (replication, latent)."""
+
+    pit: dict[str, np.ndarray]
+    gates: np.ndarray
+    gate_prob: np.ndarray
+
+
+def quantities(sites, y):
+    """What is ranked, by name; H by its square, since only its product with x has a sign."""
+    values = {f"H{i + 1}{j + 1}^2": sites["H"][i, j] ** 2 for i in range(2) for j in range(3)}
+    values |= {f"noise variance {i + 1}": sites["noise_variance"][i] for i in range(2)}
+    return values | {"f": sites["f"][2, 0], "log likelihood": log_likelihood(sites, y)}
+
+
+def calibrate(blocks, key) -> Calibration:
+    """Sites and y from the program; the rank of each truth in a chain given y, which starts elsewhere in the prior.
+
+    The PIT is (number of draws below + U (1 + number of ties)) / (number of draws + 1), uniform if the sampler is right
+    and the draws all but independent.
+    """
+    keys = random.split(key, 3)
+    simulation = Simulation(blocks)
+    truth = prior(keys[0], REPLICATIONS)
+    y = jnp.where(OBSERVED, truth["y"], 0.0)
+    states = simulation.states(keys[1], REPLICATIONS)
+
+    def chain(state, y):
+        def draw(state, num):
+            state, gate_prob = jax.lax.scan(step, state, None, THINNING)
+            return state, (quantities(simulation.sites(state), y), gate_prob.mean(0))
+
+        def step(state, _):
+            state = simulation.sweep(state, y)
+            return state, state.gate_prob
+
+        _, draws = jax.lax.scan(draw, state, None, NUM_WARMUP // THINNING + NUM_DRAWS)
+        return jax.tree.map(lambda values: values[NUM_WARMUP // THINNING :], draws)
+
+    draws, gate_prob = jax.jit(jax.vmap(chain, (_CHAIN_AXES, 0)))(states, y)
+    truth["f"] = jnp.einsum("rij,rj,rjt->rti", truth["H"], truth["b"], truth["x"])
+    exact = jax.vmap(quantities)(truth, y)
+    uniform = random.uniform(keys[2], (REPLICATIONS,))
+    pit = {}
+    for name, values in draws.items():
+        below, ties = ((values < exact[name][:, None]).sum(1), (values == exact[name][:, None]).sum(1))
+        pit[name] = np.asarray((below + uniform * (1 + ties)) / (NUM_DRAWS + 1))
+    return Calibration(pit, np.asarray(truth["b"]), np.asarray(gate_prob.mean(1)))
+
+
+def uniformity(pit):
+    """A p-value: the ECDF at 19 points against the binomial's tails, by Bonferroni's bound over the points."""
+    points = np.arange(1, 20) / 20
+    below = (pit[:, None] <= points).sum(0)
+    tails = np.minimum(binom.cdf(below, len(pit), points), binom.sf(below - 1, len(pit), points))
+    return min(1.0, 2 * len(points) * tails.min())
+
+
+def gate_bins(result: Calibration, num_bins):
+    """Gates and their probabilities, all latents together, in bins of as many gates each by rising probability."""
+    b, q = result.gates.ravel(), result.gate_prob.ravel()
+    return [(b[part], q[part]) for part in np.array_split(np.argsort(q), num_bins)]
+
+
+def brier(result: Calibration):
+    """The mean of (b - q)^2, its mean and its standard deviation if b ~ Bernoulli(q)."""
+    b, q = result.gates.ravel(), result.gate_prob.ravel()
+    variance = q * (1 - q)
+    return ((b - q) ** 2).mean(), variance.mean(), np.sqrt((variance * (1 - 2 * q) ** 2).sum()) / len(b)
+
+
+def p_values(result: Calibration):
+    """By quantity; of the number of open gates in five bins (the smallest, by Bonferroni); of the Brier score."""
+    values = {name: uniformity(pit) for name, pit in result.pit.items()}
+    z = [(b - q).sum() / np.sqrt((q * (1 - q)).sum()) for b, q in gate_bins(result, 5)]
+    values["gates"] = min(1.0, 5 * 2 * norm.sf(np.abs(z).max()))
+    score, expected, sd = brier(result)
+    return values | {"Brier score": 2 * norm.sf(abs(score - expected) / sd)}
+
+
+def draw(result: Calibration, path):
+    """The ECDFs of the ranks less the uniform's, and the gates' reliability curve."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for name, pit in result.pit.items():
+        points, ecdf, lower, upper = ecdf_pit(pit, 0.95, 1_000)
+        style = {"color": "C0"} if "H" in name else {"color": "C1"} if "noise" in name else {}
+        left.step(points, ecdf - points, where="post", lw=1, label=name, **({"alpha": 0.6} | style))
+    left.fill_between(points, lower - points, upper - points, color="0.85", step="post", zorder=0)
+    left.set(xlabel="rank of the truth among the draws", ylabel="ECDF less the uniform's", xlim=(0, 1))
+    handles = dict(zip(*left.get_legend_handles_labels()[::-1], strict=True))
+    shown = {"H squared": "H11^2", "noise variance": "noise variance 1", "f": "f", "log likelihood": "log likelihood"}
+    left.legend([handles[name] for name in shown.values()], shown, fontsize="small", ncols=2)
+    bins = gate_bins(result, 10)
+    mean = np.array([q.mean() for _, q in bins])
+    # 95 % of what the fraction of open gates would be, were q right.
+    band = 1.96 * np.sqrt([(q * (1 - q)).sum() for _, q in bins]) / len(bins[0][0])
+    right.errorbar(mean, mean, band, fmt="none", color="0.75", elinewidth=6)
+    right.plot([0, 1], [0, 1], color="0.5", lw=1)
+    right.plot(mean, [b.mean() for b, _ in bins], "o", color="C0")
+    score, expected, sd = brier(result)
+    right.set_title(f"Brier score {score:.4f}, expected {expected:.4f} ± {sd:.4f}", fontsize="medium")
+    right.set(xlabel="the sampler's probability of a gate", ylabel="fraction of gates that are open")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    numpyro.enable_x64()
+    draw(calibrate("default", random.key(0)), Path(__file__).parents[1] / "docs" / "calibration.png")
