@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,10 @@ from typing import Any
 import click
 
 ENGINES = ("svi", "gibbs")
+
+# Before NumPy loads. The matrices here are small: a second BLAS thread gains little and, beside any other busy process,
+# costs several times over.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 class BadInput(click.ClickException):

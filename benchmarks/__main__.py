@@ -10,7 +10,11 @@ GROUPS = {"import": "importing", "svi": "svi", "gibbs": "gibbs", "weather": "wea
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("groups", nargs=-1, type=click.Choice(list(GROUPS)), metavar="[GROUP]...")
-@click.option("--slow", is_flag=True, help="Also NumPyro's own DiscreteHMCGibbs(NUTS), in the gibbs group: minutes.")
+@click.option(
+    "--slow",
+    is_flag=True,
+    help="Also the paper's sampler densely and NumPyro's DiscreteHMCGibbs, in the gibbs group: minutes.",
+)
 def main(groups: tuple[str, ...], slow: bool):
     """Time alps_ppl. GROUP is any of import, svi, gibbs, weather and cold; all of them if left out.
 

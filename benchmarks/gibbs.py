@@ -1,27 +1,32 @@
-"""``gibbs``: milliseconds per sweep and effective draws per second on the square wave."""
+"""``gibbs``: milliseconds per sweep, compilation, and effective draws per second of the worst gate."""
 
+from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from arviz_stats.base import array_stats
 from numpyro.infer import MCMC, NUTS, DiscreteHMCGibbs
 
 import alps_ppl as alps
-from alps_ppl.gibbs import BLOCKS
+from benchmarks.cases import CASES
+from benchmarks.dense import DensePaper
 from benchmarks.timing import Compilation, load, progress, show
 
 MARK_MS = 0.3
-REPEATS = 5
-SLOW_SWEEPS = {"num_warmup": 100, "num_samples": 200, "num_chains": 1, "repeats": 1}
+REPEATS = 3
+CHAINS = 4
+SWEEPS = {"noisy mixture": 4_000, "Boston": 500, "stand-ins": 4_000}
+TIMES = (1_000, 100_000)
 
 
 def sweeps(kernel, inputs, y, *, num_warmup: int, num_samples: int, num_chains: int, repeats: int = REPEATS) -> dict:
     """A row: a first ``MCMC.run``, which compiles, and the median of ``repeats`` times ``num_samples`` more sweeps.
 
     Those are a compiled loop over ``kernel.sample``: without a progress bar ``MCMC.run`` compiles again each
-    time, whatever the kernel. ``ESS / s`` is that of the worst gate among those that aren't constant.
+    time, whatever the kernel.
     """
     mcmc = MCMC(
         kernel,
@@ -36,25 +41,8 @@ def sweeps(kernel, inputs, y, *, num_warmup: int, num_samples: int, num_chains: 
         mcmc.run(jax.random.key(0), inputs, y)
         jax.block_until_ready(mcmc.get_samples())
         first = perf_counter() - begin
-
-    @jax.jit
-    def more(state):
-        def step(state, _):
-            state = kernel.sample(state, (inputs, y), {})
-            return state, state.z["b"]
-
-        return jax.lax.scan(step, state, length=num_samples)
-
-    state, _ = jax.block_until_ready(more(mcmc.last_state))
-    seconds, gates = [], []
-    for _ in range(repeats):
-        begin = perf_counter()
-        state, b = jax.block_until_ready(more(state))
-        seconds.append(perf_counter() - begin)
-        gates.append(np.asarray(b, float).reshape(num_samples, num_chains, -1))
+    seconds, gates = timed(lambda state: kernel.sample(state, (inputs, y), {}), mcmc.last_state, num_samples, repeats)
     per_sweep = median(seconds) / num_samples
-    gates = np.concatenate(gates)
-    ess = [array_stats.ess(gate.T) for gate in gates.transpose(2, 0, 1) if np.ptp(gate)]
     return {
         "chains": num_chains,
         "sweeps": num_samples,
@@ -62,25 +50,104 @@ def sweeps(kernel, inputs, y, *, num_warmup: int, num_samples: int, num_chains: 
         "first run [s]": first,
         "first - warm [s]": first - per_sweep * (num_warmup + num_samples),
         "compile [s]": compilation.seconds(),
-        "moving gates": len(ess),
-        "worst ESS / s": min(ess, default=np.nan) / sum(seconds),
+    } | mixing(gates, sum(seconds))
+
+
+def timed(sample: Callable, state, num_sweeps: int, repeats: int) -> tuple[list[float], np.ndarray]:
+    """Seconds of each repeat of a compiled loop, after one that isn't counted, and gates (chain, draw, latent)."""
+
+    @jax.jit
+    def more(state):
+        def step(state, _):
+            state = sample(state)
+            return state, state.z["b"]
+
+        return jax.lax.scan(step, state, length=num_sweeps)
+
+    state, _ = jax.block_until_ready(more(state))
+    seconds, gates = [], []
+    for _ in range(repeats):
+        begin = perf_counter()
+        state, b = jax.block_until_ready(more(state))
+        seconds.append(perf_counter() - begin)
+        gates.append(np.asarray(b, float).reshape(num_sweeps, -1, b.shape[-1]))
+    return seconds, np.concatenate(gates).transpose(1, 0, 2)
+
+
+def mixing(gates: np.ndarray, seconds: float) -> dict:
+    """The worst gate: effective draws per second, and R-hat over the chains (infinite if each is stuck by itself)."""
+    moving = [gate for gate in gates.transpose(2, 0, 1) if np.ptp(gate)]
+    stuck = [all(np.ptp(chain) == 0 for chain in gate) for gate in moving]
+    ess = [0.0 if s else float(array_stats.ess(gate)) for gate, s in zip(moving, stuck, strict=True)]
+    r_hat = [np.inf if s else float(array_stats.rhat(gate)) for gate, s in zip(moving, stuck, strict=True)]
+    return {
+        "worst ESS / s": min(ess, default=np.nan) / seconds,
+        "worst R-hat": max(r_hat, default=np.nan) if len(gates) > 1 else np.nan,
     }
 
 
+def compare(name: str, slow: bool) -> list[dict]:
+    """A row per sampler on one case, four chains started far apart: effective draws per second, R-hat."""
+    model, inputs, y = CASES[name]()
+    inputs, y = model.check(inputs, y)
+    keys = jax.random.split(jax.random.key(0), CHAINS)
+    rows = []
+    for blocks in ("default", "collapsed", "paper"):
+        progress(f"{name}: {blocks}")
+        kernel = alps.ALPSGibbs(model, blocks=blocks, start="dispersed")
+        state = kernel.init(keys, 0, None, (inputs, y), {})
+        seconds, gates = timed(
+            lambda state, kernel=kernel: kernel.sample(state, (inputs, y), {}), state, SWEEPS[name], REPEATS
+        )
+        ms = 1e3 * median(seconds) / SWEEPS[name] / CHAINS
+        rows.append({"sampler": blocks, "ms / sweep and chain": ms} | mixing(gates, sum(seconds)))
+    if slow:
+        progress(f"{name}: the paper's, densely")
+        dense = DensePaper(model, inputs, y)
+        sample = jax.vmap(dense.sample)
+        seconds, gates = timed(sample, jax.vmap(dense.init)(keys), 20, REPEATS)
+        ms = 1e3 * median(seconds) / 20 / CHAINS
+        rows.append({"sampler": "paper, dense", "ms / sweep and chain": ms} | mixing(gates, sum(seconds)))
+        progress(f"{name}: NumPyro's DiscreteHMCGibbs(NUTS)")
+        row = sweeps(DiscreteHMCGibbs(NUTS(model)), inputs, y, num_warmup=50, num_samples=50, num_chains=2, repeats=1)
+        rows.append({"sampler": "DiscreteHMCGibbs"} | {key: row[key] for key in rows[0] if key in row})
+    return rows
+
+
+def per_times() -> list[dict]:
+    """Milliseconds per sweep as times grow, ranks being equal: sweeps don't touch the data."""
+    covariances = {f"T={T}": alps.linear_periodic(T) for T in (7.0, 17.0, 23.0)}
+    model = alps.ALPS(covariances, 9, noise_variance=0.25)
+    rows = []
+    for n in TIMES:
+        progress(f"sweeps on {n:,} times")
+        t = np.arange(float(n))
+        y = jnp.sin(2 * np.pi * t[:, None] / 7) + 0.5 * jax.random.normal(jax.random.key(0), (n, 9))
+        kernel = alps.ALPSGibbs(model)
+        state = kernel.init(jax.random.split(jax.random.key(0), CHAINS), 0, None, (t, y), {})
+        seconds, _ = timed(lambda state, k=kernel, t=t, y=y: k.sample(state, (t, y), {}), state, 4_000, 2 * REPEATS)
+        rows.append({"times": n, "ms / sweep and chain": 1e3 * median(seconds) / 4_000 / CHAINS})
+    return rows
+
+
 def run(slow: bool = False):
-    """Both kinds of blocks; with ``slow``, NumPyro's own sampler of the same program."""
+    """The square wave, the three cases; with ``slow`` also the paper's App. C densely and NumPyro's own sampler."""
     module, model, inputs, y = load("square_wave")
     rows = []
-    for blocks in BLOCKS:
-        progress(f"Gibbs sweeps, {blocks} blocks")
-        rows.append({"sampler": blocks} | sweeps(alps.ALPSGibbs(model, blocks=blocks), inputs, y, **module.GIBBS))
-    if slow:
-        progress("NumPyro's DiscreteHMCGibbs(NUTS)")
-        rows.append({"sampler": "DiscreteHMCGibbs"} | sweeps(DiscreteHMCGibbs(NUTS(model)), inputs, y, **SLOW_SWEEPS))
+    for blocks in ("default", "paper"):
+        progress(f"square wave: {blocks}")
+        kernel = alps.ALPSGibbs(model, blocks=blocks)
+        rows.append({"sampler": blocks} | sweeps(kernel, inputs, y, **module.GIBBS))
     show(
         "gibbs: the square wave, 8 latents, 200 times, 64-bit",
         rows,
-        f"mark: {MARK_MS} ms / sweep and chain, collapsed; measured {rows[0]['ms / sweep and chain']:.3f}",
+        f"mark: {MARK_MS} ms / sweep and chain; measured {rows[0]['ms / sweep and chain']:.3f}",
         "first run: MCMC.run from cold; warm: as many sweeps in a compiled loop; compile: JAX's tracing, lowering and "
         "compiling in the first run",
     )
+    for name in CASES:
+        rows = compare(name, slow)
+        show(f"gibbs: {name}, {CHAINS} dispersed chains, {REPEATS} x {SWEEPS[name]} sweeps, 64-bit", rows)
+    rows = per_times()
+    ratio = rows[1]["ms / sweep and chain"] / rows[0]["ms / sweep and chain"]
+    show("gibbs: times, 3 latents, 9 outputs, 64-bit", rows, f"mark: 1.2 times; measured {ratio:.2f}")
