@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-import os
 import sys
 import time
 from pathlib import Path
@@ -12,10 +11,6 @@ from typing import Any
 import click
 
 ENGINES = ("svi", "gibbs")
-
-# Before NumPy loads. The matrices here are small: a second BLAS thread gains little and, beside any other busy process,
-# costs several times over.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 class BadInput(click.ClickException):
