@@ -21,7 +21,7 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-SETS = ["few outputs", "many outputs", slow("paper"), slow("collapsed"), slow("all")]
+SETS = ["few outputs", slow("many outputs"), slow("paper"), slow("collapsed"), slow("all")]
 SINGLE = [
     ("gate_column",),
     ("gate_latent",),
