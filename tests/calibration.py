@@ -108,13 +108,8 @@ def draw(result: Calibration, path):
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for name, pit in result.pit.items():
         points, ecdf, lower, upper = ecdf_pit(pit, 0.95, 1_000)
-<<<<<<< HEAD
-        colour = {"H": "C0", "n": "C1", "f": "C2", "l": "C3"}[name[0]]
-        left.step(points, ecdf - points, where="post", lw=1, label=name, alpha=0.6, color=colour)
-=======
         color = "C0" if "H" in name else "C1" if "noise" in name else "C2" if name == "f" else "C3"
         left.step(points, ecdf - points, where="post", lw=1, label=name, color=color, alpha=0.7)
->>>>>>> proof
     left.fill_between(points, lower - points, upper - points, color="0.85", step="post", zorder=0)
     left.set(xlabel="rank of the truth among the draws", ylabel="ECDF less the uniform's", xlim=(0, 1))
     handles = dict(zip(*left.get_legend_handles_labels()[::-1], strict=True))
