@@ -50,7 +50,7 @@ MOVES = {
     "scale": "the scale that H_:j and x_j share",
 }
 BLOCKS = {
-    "few outputs": ("marginal_gate", "gate_column", "exchange", "scale"),
+    "few outputs": ("marginal_gate", "exchange", "scale"),
     "many outputs": ("gate_column", "gate_latent", "exchange", "scale"),
     "collapsed": ("gate_column", "scale"),
     "paper": ("gate",),
