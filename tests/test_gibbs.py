@@ -51,7 +51,7 @@ def within(draws, exact, z=4.0):
     ("blocks", "num_samples"),
     [
         ("collapsed", 8_000),
-        ("all", 4_000),
+        pytest.param("all", 4_000, marks=pytest.mark.slow),
         pytest.param("paper", 25_000, marks=pytest.mark.slow),
         pytest.param(("gate_latent",), 8_000, marks=pytest.mark.slow),
         pytest.param(("marginal_gate",), 8_000, marks=pytest.mark.slow),

@@ -112,6 +112,7 @@ def test_weights_block_is_the_programs_conditional(rough_model, rough_data):
     assert np.ptp(joint) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", ["collapsed", "all"])
 def test_the_same_posterior_as_features(blocks, key, monkeypatch):
     """A whole run, its potential energy and its predictions, with states and with features."""
