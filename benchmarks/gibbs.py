@@ -18,7 +18,7 @@ from benchmarks.timing import Compilation, load, progress, show
 MARK_MS = 0.3
 REPEATS = 3
 CHAINS = 4
-SWEEPS = {"noisy mixture": 4_000, "Boston": 500, "stand-ins": 4_000}
+SWEEPS = {"noisy mixture": 4_000, "Boston": 500, "stand-ins": 2_000}
 TIMES = (1_000, 100_000)
 
 
