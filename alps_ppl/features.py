@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from tinygp.kernels.quasisep import Quasisep
 
 from alps_ppl.covariances import Covariance
-from alps_ppl.statespace import StateSpace, interpolate, markov_terms, state_space
+from alps_ppl.statespace import StateSpace, interpolate, markov_terms, state_space, states_resolve
 
 # Up to this rank, or an eighth of the times, features cost less than states.
 LOW_RANK = 64
@@ -161,8 +161,8 @@ def pivoted_cholesky(
             raise RankError(
                 f"latent {name!r}: its covariance needs more than max_rank = {max_rank} features on "
                 f"{len(residual)} inputs (largest variance left over {residual.max():.2g}, allowed {threshold:.2g}). "
-                "Use a smoother covariance, a Matern one of one-dimensional inputs, or fewer inputs, or raise max_rank "
-                "(a sweep costs the ranks' sum cubed)"
+                "Use a smoother covariance, a Matern one of one-dimensional inputs in 64-bit (numpyro.enable_x64()), "
+                "or fewer inputs, or raise max_rank (a sweep costs the ranks' sum cubed)"
             )
         if rank == phi.shape[1]:
             phi = np.concatenate([phi, np.zeros_like(phi)], 1)
@@ -187,11 +187,12 @@ def features(
     """The features of all latents at ``inputs``, in float64 NumPy arrays, and the states of those without a low rank.
 
     ``tolerance`` is relative (None: 1e-10 in float64, 1e-5 in float32). A covariance of one-dimensional inputs whose
-    rank is above 64 and an eighth of the times has states for its Markov terms.
+    rank is above 64 and an eighth of the times has states for its Markov terms, if the precision can tell them apart.
     """
     if tolerance is None:
         tolerance = 1e-10 if jnp.finfo(inputs.dtype).bits == 64 else 1e-5
     low_rank = min(max_rank, max(LOW_RANK, len(inputs) // 8))
+    times = np.unique(np.asarray(inputs, np.float64))
     factors: list[tuple] = []
     rest: list[Any] = list(covariances)
     terms: dict[int, Sequence[Quasisep]] = {}
@@ -203,6 +204,9 @@ def features(
         except RankError:
             if not markov:
                 raise
+            if not states_resolve(markov, times, inputs.dtype):
+                factors.append(factor(covariance, max_rank=max_rank))
+                continue
             terms[j] = markov
             rest[j] = reduce(add, others) if others else None
             empty = np.zeros((len(inputs), 0)), np.zeros(0, int)
@@ -210,7 +214,7 @@ def features(
     owner = np.repeat(np.arange(len(factors)), [len(pivots) for _, pivots in factors])
     space = None
     if terms:
-        space = state_space(terms, np.unique(np.asarray(inputs, np.float64)), names)
+        space = state_space(terms, times)
         owner = np.concatenate([owner, np.tile(space.owner, len(space.times))])
     return Features(
         phi=np.concatenate([phi for phi, _ in factors], 1),

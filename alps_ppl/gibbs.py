@@ -489,14 +489,15 @@ class ALPSGibbs(MCMCKernel):
 def _moves(blocks: str | Sequence[str], num_outputs: int, *, has_states: bool) -> tuple[str, ...]:
     few_outputs = num_outputs <= FEW_OUTPUTS or has_states
     chosen = ("few outputs" if few_outputs else "many outputs") if blocks == "default" else blocks
-    moves = BLOCKS.get(chosen) if isinstance(chosen, str) else tuple(chosen)
-    if moves is None or not set(moves) <= set(MOVES):
+    moves = BLOCKS.get(chosen, (chosen,)) if isinstance(chosen, str) else chosen
+    if not isinstance(moves, (list, tuple)) or not all(move in list(MOVES) for move in moves):
         names = ["default", *BLOCKS]
-        raise ValueError(f"blocks: expected one of {names}, or moves among {list(MOVES)}, got {blocks!r}")
+        raise ValueError(f"blocks: expected one of {names}, or a list of moves among {list(MOVES)}, got {blocks!r}")
+    moves = tuple(moves)
     if not any("gate" in move for move in moves):
         raise ValueError(f"blocks: expected a move of the gates ({[m for m in MOVES if 'gate' in m]}), got {moves}")
     if has_states and "gate_latent" in moves:
-        if blocks != "all":
+        if not isinstance(blocks, str) or blocks in MOVES:
             raise ValueError("blocks: gate_latent isn't there for a latent with Markov states; use marginal_gate")
         moves = tuple(move for move in moves if move != "gate_latent")
     return moves

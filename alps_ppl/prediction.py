@@ -282,8 +282,9 @@ def _over_times(function: Callable, draws: Draws, *cells: Float[Array, "new outp
         return function(loc, jnp.clip(variance, jnp.finfo(loc.dtype).tiny ** 0.5), *cell)
 
     if len(draws.basis) == 0:
+        place = None if draws.places is None else np.zeros(draws.places.shape[1], int)
         shape = jax.eval_shape(
-            at_time, draws.basis.sum(0), None, draws.latent_variance.sum(1), *[c.sum(0) for c in cells]
+            at_time, draws.basis.sum(0), place, draws.latent_variance.sum(1), *[c.sum(0) for c in cells]
         )
         return jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape), leaf.dtype), shape)
     size = max(1, 2_000_000 // (draws.gated_H.shape[0] * draws.gated_H.shape[1]))

@@ -152,16 +152,27 @@ def test_the_same_posterior_as_features(blocks, key, monkeypatch):
     assert np.isfinite(energy).all()
 
 
-def test_what_has_neither_form_is_an_error(key, monkeypatch):
+def test_what_has_neither_form_is_an_error(key):
     model = alps.ALPS({"x": kernels.Exp(scale=1.0) * kernels.ExpSquared(scale=0.1)}, noise_variance=0.1)
     t = np.arange(30.0)
     with pytest.raises(ValueError, match="more than max_rank = 5 features on 30 inputs"):
         alps.ALPSGibbs(model, max_rank=5).init(key, 0, None, (t, t), {})
-    close = alps.ALPS({"x": kernels.Matern52(scale=1e3)}, noise_variance=0.1)
-    t = np.arange(30.0) * 0.01
-    monkeypatch.setattr("alps_ppl.features.LOW_RANK", 1)
-    with pytest.raises(ValueError, match=r"latent 'x': its covariance is so smooth between the closest times \(0.01"):
-        alps.ALPSGibbs(close, tolerance=1e-16).init(key, 0, None, (t, t), {})
     rough = alps.ALPS({"x": kernels.Exp(scale=1.0)}, noise_variance=0.1)
     with pytest.raises(ValueError, match="gate_latent isn't there for a latent with Markov states"):
         alps.ALPSGibbs(rough, blocks=["gate_latent"]).init(key, 0, None, (t, t), {})
+
+
+def test_states_only_where_the_precision_resolves_them(key):
+    """Smooth states at close times would be wrong in float32, and features serve; no new times is no error."""
+    t = np.arange(90.0)
+    for covariance, resolved in ((kernels.Exp(scale=20.0), True), (kernels.Matern52(scale=20.0), False)):
+        with jax.enable_x64(False):
+            inputs = jnp.asarray(t, jnp.float32)
+            basis = features([covariance], inputs, names=["x"], tolerance=1e-6)
+        assert (basis.space is not None) == resolved
+    assert features([kernels.Matern52(scale=20.0)], jnp.asarray(t), names=["x"], tolerance=1e-12).space is not None
+
+    model = alps.ALPS({"x": kernels.Exp(scale=2.0)}, noise_variance=0.1)
+    mcmc = MCMC(alps.ALPSGibbs(model, blocks="marginal_gate"), num_warmup=1, num_samples=3, progress_bar=False)
+    mcmc.run(key, t, np.sin(t))
+    assert alps.predict(mcmc, model, t, np.sin(t), [])["mean"].shape == (0, 1)
