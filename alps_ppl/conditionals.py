@@ -1,8 +1,9 @@
 """The Gibbs blocks: one function per conditional, each returning a distribution (paper, App. C).
 
 They work in weight space, x_j = Phi_j w_j with w_j ~ N(0, I), on sufficient statistics of the data,
-so none of them touches the n times. Throughout i is an output, j and k are latents, s the prior variance
-of H, and h_ij, b_j, x_j, sigma_i^2 as in the paper; sums over times run over the observed cells only.
+so none of them touches the n times; only the states of Markov latents do, once each. Throughout i is an
+output, j and k are latents, s the prior variance of H, and h_ij, b_j, x_j, sigma_i^2 as in the paper; sums
+over times run over the observed cells only.
 """
 
 from functools import partial
@@ -77,10 +78,8 @@ def statistics(features: Features, y: Float[Array, "time output"]) -> Statistics
 
 
 def _state_statistics(features: Features, patterns, filled, array) -> StateStatistics:
-    space = features.space
+    space, row = features.space, features.row
     assert space is not None
-    row = np.searchsorted(space.times, features.times)
-    _, first = np.unique(row, return_index=True)
 
     def per_time(columns):
         return np.stack([np.bincount(row, column, len(space.times)) for column in columns.T])
@@ -89,8 +88,8 @@ def _state_statistics(features: Features, patterns, filled, array) -> StateStati
         transition=array(space.transition),
         precision=array(space.precision),
         half_log_det=array(0.5 * np.linalg.slogdet(space.precision)[1].sum()),
-        observe=array(space.observe * (space.owner == np.arange(features.num_latents)[:, None])),
-        phi=array(features.phi[first]),
+        observe=array(features.observe),
+        phi=array(features.phi[features.first]),
         counts=array(per_time(patterns.astype(float))),
         sums=array(per_time(filled).T),
     )

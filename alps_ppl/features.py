@@ -42,19 +42,34 @@ class Features(NamedTuple):
     def num_latents(self) -> int:
         return len(self.pivots)
 
+    @property
+    def row(self) -> Int[np.ndarray, " time"]:
+        """Which of the states' times each input is; with states only."""
+        return np.searchsorted(self.space.times, self.times)  # type: ignore[union-attr]
+
+    @property
+    def first(self) -> Int[np.ndarray, " distinct"]:
+        """The first input at each of the states' times; with states only."""
+        return np.unique(self.row, return_index=True)[1]
+
+    @property
+    def observe(self) -> Float[np.ndarray, "latent dim"]:
+        """X(t) = observe @ s_t, of the Markov latents; with states only."""
+        space = self.space
+        return space.observe * (space.owner == np.arange(self.num_latents)[:, None])  # type: ignore[union-attr]
+
     def latents(self, weights: Float[Array, " weight"]) -> Float[Array, "latent time"]:
         """X at the inputs."""
         r = self.phi.shape[1]
         columns = jax.nn.one_hot(self.owner[:r], self.num_latents, dtype=weights.dtype) * weights[:r, None]
         x = jnp.asarray(self.phi, weights.dtype) @ columns
         if self.space is not None:
-            x += self._observed(weights[r:])[np.searchsorted(self.space.times, self.times)]
+            x += self._observed(weights[r:])[self.row]
         return x.T
 
     def _observed(self, states: Float[Array, "*draw state"]) -> Float[Array, "*draw time latent"]:
-        space = self.space
-        observe = space.observe * (space.owner == np.arange(self.num_latents)[:, None])  # type: ignore[union-attr]
-        return states.reshape(*states.shape[:-1], -1, observe.shape[1]) @ jnp.asarray(observe.T, states.dtype)
+        observe = jnp.asarray(self.observe.T, states.dtype)
+        return states.reshape(*states.shape[:-1], -1, len(observe)) @ observe
 
     def weights(
         self, x: Float[Array, "*draw latent time"], states: Float[Array, "*draw state"] | None = None
@@ -65,12 +80,9 @@ class Features(NamedTuple):
         """
         parts = []
         if self.space is not None:
-            space, row = self.space, np.searchsorted(self.space.times, self.times)
-            if states is None:
-                first = np.unique(row, return_index=True)[1]
-                norm = np.bincount(space.owner, space.observe**2, self.num_latents)[space.owner]
-                states = (x.mT[..., first, :][..., space.owner] * (space.observe / norm)).reshape(*x.shape[:-2], -1)
-            x = x - self._observed(states)[..., row, :].mT
+            if states is None:  # the smallest
+                states = (x.mT[..., self.first, :] @ np.linalg.pinv(self.observe).T).reshape(*x.shape[:-2], -1)
+            x = x - self._observed(states)[..., self.row, :].mT
             parts = [states.reshape(math.prod(x.shape[:-2]), -1)]
         num_draws = math.prod(x.shape[:-2])
         solves = [

@@ -8,6 +8,10 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 
+def _half_log_det(tril: Float[Array, "*batch dim dim"]) -> Float[Array, "*batch"]:
+    return jnp.log(jnp.diagonal(tril, axis1=-2, axis2=-1)).sum(-1)
+
+
 class PrecisionNormal(dist.Distribution):
     """N(P^-1 a, P^-1) from its precision P and ``potential`` a; one Cholesky factor, nothing inverted."""
 
@@ -47,7 +51,7 @@ class PrecisionNormal(dist.Distribution):
 
     @property
     def _half_log_det(self) -> Float[Array, "*batch"]:
-        return jnp.log(jnp.diagonal(self.precision_tril, axis1=-2, axis2=-1)).sum(-1)
+        return _half_log_det(self.precision_tril)
 
     def log_prob(self, value):
         whitened = jnp.einsum("...ji,...j->...i", self.precision_tril, value - self.mean)
@@ -111,16 +115,12 @@ class StatesNormal(dist.Distribution):
 
     @property
     def _half_log_det(self) -> Float[Array, ""]:
-        return jnp.log(jnp.diagonal(self.tril, axis1=-2, axis2=-1)).sum() + self.corner._half_log_det
+        return _half_log_det(self.tril).sum() + self.corner._half_log_det
 
     @property
     def log_integral(self) -> Float[Array, ""]:
         """As PrecisionNormal's: relative to that of a standard normal's kernel."""
-        return (
-            0.5 * (self.whitened**2).sum()
-            + self.corner.log_integral
-            - jnp.log(jnp.diagonal(self.tril, axis1=-2, axis2=-1)).sum()
-        )
+        return 0.5 * (self.whitened**2).sum() - _half_log_det(self.tril).sum() + self.corner.log_integral
 
     def log_prob(self, value):
         r = self.side.shape[-1]

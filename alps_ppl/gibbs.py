@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import combinations
@@ -36,7 +35,7 @@ from alps_ppl.conditionals import (
 )
 from alps_ppl.covariances import equal_covariance_groups
 from alps_ppl.features import Features, features
-from alps_ppl.model import ALPS
+from alps_ppl.model import ALPS, warn_caller
 
 # What a sweep may have besides its draws of all latents, of H and of the noise.
 MOVES = {
@@ -226,11 +225,9 @@ class ALPSGibbs(MCMCKernel):
             return
         mean_square = np.asarray(stats.sum_squares) / np.maximum(np.asarray(stats.num_observed), 1)
         if (mean_square * 1e-5 > self.model.noise_variance).any():
-            warnings.warn(
+            warn_caller(
                 "float32 can't resolve a noise variance of less than a hundred-thousandth of the data's mean "
-                "square; switch on 64-bit with numpyro.enable_x64()",
-                UserWarning,
-                stacklevel=2,
+                "square; switch on 64-bit with numpyro.enable_x64()"
             )
 
     def _given(self, init_params, num_chains: int | None) -> dict[str, Array]:
@@ -346,11 +343,11 @@ class ALPSGibbs(MCMCKernel):
         energy = self._potential_energy(stats, rss, z)
         return self._state(z, energy, jnp.stack(gate_probs).mean(0), rng_key, stats)
 
-    def _noise_shapes(self, num_features: int) -> tuple[dict[str, tuple], dict[str, tuple]]:
+    def _noise_shapes(self, num_weights: int) -> tuple[dict[str, tuple], dict[str, tuple]]:
         """How many standard normals and how many uniforms each block of a sweep takes."""
         p, m = self.model.mixing_variance.shape
         normal = {
-            "weights": (num_features,),
+            "weights": (num_weights,),
             "mixing": (p, m),
             "gate_column": (m, p),
             "gate_latent": self._own_features().shape,
@@ -376,8 +373,8 @@ class ALPSGibbs(MCMCKernel):
         A proposal puts the latents in another order, flips some gates, and adds to H; each is as probable backwards.
         """
         p, m = H.shape
-        index, zeros = jnp.arange(m), jnp.zeros((m, p, m), H.dtype)
-        order, flip, shift = jnp.tile(index, (m, 1)), jnp.zeros((m, m), bool), zeros
+        index = jnp.arange(m)
+        order, flip, shift = jnp.tile(index, (m, 1)), jnp.zeros((m, m), bool), jnp.zeros((m, p, m), H.dtype)
         proposals = []
         if "marginal_gate" in self.moves:
             proposals.append((order, jnp.eye(m, dtype=bool), shift))

@@ -212,6 +212,12 @@ def _in_range(name: str, value: Any, low: float, high: float = np.inf) -> np.nda
     return number
 
 
+def check_count(name: str, value: Any) -> None:
+    """A ValueError unless ``value`` is a whole number of at least 1."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}: expected a positive whole number, got {value!r}")
+
+
 def warn_caller(message: str) -> None:
     """A UserWarning at the line that called this package, directly or through NumPyro and JAX."""
     frame, level = sys._getframe(1), 2
@@ -387,12 +393,9 @@ def _noise_variance(noise_variance, num_outputs: int):
             raise ValueError(
                 "noise_variance: expected a prior of positive numbers, e.g. InverseGamma, got one of any sign"
             )
-        if isinstance(
-            noise_variance, dist.ExpandedDistribution
-        ):  # one prior repeated: the Gibbs block reads its parameters
-            base = noise_variance.base_dist
-            if isinstance(base, dist.InverseGamma):
-                return dist.InverseGamma(jnp.broadcast_to(base.concentration, shape), base.rate)
+        base = getattr(noise_variance, "base_dist", None)
+        if isinstance(base, dist.InverseGamma):  # one prior expanded: the Gibbs block reads its parameters
+            return dist.InverseGamma(jnp.broadcast_to(base.concentration, shape), base.rate)
         return noise_variance
     variance = numbers("noise_variance", noise_variance)
     if variance.shape not in ((), (num_outputs,)):

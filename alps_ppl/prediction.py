@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from numpyro.infer import MCMC, Predictive
 
 from alps_ppl.features import features
-from alps_ppl.model import ALPS, given
+from alps_ppl.model import ALPS, check_count, given
 from alps_ppl.svi import SVIFit
 
 
@@ -128,8 +128,7 @@ def check_posterior(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, 
 
     Raises a ValueError or TypeError unless ``posterior`` is a finished fit of this model to these inputs.
     """
-    if not isinstance(num_draws, (int, np.integer)) or num_draws < 1:
-        raise ValueError(f"num_draws: expected a positive whole number, got {num_draws!r}")
+    check_count("num_draws", num_draws)
     if not isinstance(posterior, (SVIFit, MCMC)):
         raise TypeError(
             f"posterior: expected what fit_svi returned or a NumPyro MCMC after its run, got {type(posterior).__name__}"
@@ -222,12 +221,9 @@ def init_from_svi(fit: SVIFit, rng_key: Array, *, num_chains: int = 1) -> dict[s
 def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> Draws:
     sites = thinned_sites(mcmc, num_draws)
     sampler = mcmc.sampler
-    basis = features(
-        model.covariances,
-        inputs,
-        names=model.latents,
-        max_rank=getattr(sampler, "max_rank", len(inputs)),
-        tolerance=getattr(sampler, "tolerance", None),
+    # The kernel holds its own; those of another sampler's draws are built.
+    basis = getattr(sampler, "_features", None) or features(
+        model.covariances, inputs, names=model.latents, max_rank=len(inputs)
     )
     new = basis.extend(new_inputs)
     return Draws(

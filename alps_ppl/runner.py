@@ -231,11 +231,10 @@ def _write(out: Path, data: Data, table, predictions, scores) -> None:
 def _prediction_frame(data: Data, engine: str, prediction: xr.Dataset) -> pd.DataFrame:
     in_units = data.to_units(prediction)
     num_times, num_outputs = data.y.shape
-    dates = getattr(data, "dates", None)
     return pd.DataFrame(
         {
             "split": data.split.ravel(),
-            **({} if dates is None else _columns("date", dates, num_outputs)),
+            **({} if data.dates is None else _columns("date", data.dates, num_outputs)),
             **_columns("input", data.inputs, num_outputs),
             "output": np.tile(data.outputs, num_times),
             "engine": engine,

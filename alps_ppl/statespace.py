@@ -60,7 +60,7 @@ def states_resolve(terms: Sequence[quasisep.Quasisep], times: Float[np.ndarray, 
     In float32 a latent of several states loses nats of evidence below a share of 1e-3; one of a single state doesn't.
     """
     for kernel in terms:
-        stationary = np.asarray(kernel.stationary_covariance(), np.float64)
+        stationary = _stationary(kernel)
         _, Q = transitions(kernel, times[:-1], times[1:])
         share = (np.diagonal(Q, axis1=-2, axis2=-1) / np.diag(stationary)).min(initial=1.0)
         if share < (1e-9 if jnp.finfo(dtype).bits == 64 else 1e-5 if len(stationary) == 1 else 3e-3):
@@ -75,11 +75,11 @@ def state_space(terms: dict[int, Sequence[quasisep.Quasisep]], times: Float[np.n
     for j, kernels_ in terms.items():
         for kernel in kernels_:
             A, Q = transitions(kernel, times[:-1], times[1:])
-            stationary = np.asarray(kernel.stationary_covariance(), np.float64)
-            observe.append(np.asarray(kernel.observation_model(times[0]), np.float64))
+            stationary = _stationary(kernel)
+            observe.append(_observation(kernel))
             owner += [j] * len(stationary)
-            first = np.zeros_like(stationary)[None], np.linalg.inv(stationary)[None]
-            blocks.append((np.concatenate([first[0], A]), np.concatenate([first[1], np.linalg.inv(Q)])))
+            first_A, first_Q = np.zeros_like(stationary), stationary
+            blocks.append((np.stack([first_A, *A]), np.linalg.inv([first_Q, *Q])))
     transition, precision = (_block_diagonal([block[k] for block in blocks]) for k in range(2))
     return StateSpace(times, np.array(owner), np.concatenate(observe), transition, precision)
 
@@ -88,8 +88,16 @@ def transitions(kernel, before, after) -> tuple[np.ndarray, np.ndarray]:
     """A and Q of s(after) = A s(before) + e, e ~ N(0, Q), for each pair of times."""
     # tinygp's A acts on rows.
     A = np.asarray(jax.jit(jax.vmap(kernel.transition_matrix))(before, after), np.float64).mT
-    stationary = np.asarray(kernel.stationary_covariance(), np.float64)
+    stationary = _stationary(kernel)
     return A, stationary - A @ stationary @ A.mT
+
+
+def _stationary(kernel) -> np.ndarray:
+    return np.asarray(kernel.stationary_covariance(), np.float64)
+
+
+def _observation(kernel) -> np.ndarray:
+    return np.asarray(kernel.observation_model(0.0), np.float64)
 
 
 def _block_diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:
@@ -111,17 +119,16 @@ def interpolate(
     """
     times, dim = space.times, len(space.owner)
     k = np.searchsorted(times, new_times, side="right") - 1
+    ahead, inside = (k < 0)[:, None, None], (k + 1 < len(times))[:, None, None]
     before, after = np.clip(k, 0, None), np.clip(k + 1, None, len(times) - 1)
     index = np.concatenate([before[:, None] * dim + np.arange(dim), after[:, None] * dim + np.arange(dim)], 1)
     left, right, residual = [], [], np.zeros((num_latents, len(new_times)))
     for j, kernels_ in terms.items():
         for kernel in kernels_:
-            stationary = np.asarray(kernel.stationary_covariance(), np.float64)
-            observe = np.asarray(kernel.observation_model(times[0]), np.float64)
+            stationary, observe = _stationary(kernel), _observation(kernel)
             A1, Q1 = transitions(kernel, np.where(k < 0, new_times, times[before]), new_times)
-            A1, Q1 = np.where((k < 0)[:, None, None], 0.0, A1), np.where((k < 0)[:, None, None], stationary, Q1)
+            A1, Q1 = np.where(ahead, 0.0, A1), np.where(ahead, stationary, Q1)
             A2, Q2 = transitions(kernel, new_times, np.where(k + 1 < len(times), times[after], new_times))
-            inside = (k + 1 < len(times))[:, None, None]
             total = np.where(inside, A2 @ Q1 @ A2.mT + Q2, np.eye(len(stationary)))
             gain = np.where(inside, Q1 @ A2.mT @ np.linalg.inv(total), 0.0)
             left.append(observe @ (A1 - gain @ A2 @ A1))

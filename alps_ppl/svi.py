@@ -20,7 +20,7 @@ from numpyro.util import is_prng_key
 from tqdm.auto import tqdm
 
 from alps_ppl.guide import StructuredMeanField
-from alps_ppl.model import ALPS, given, numbers, short
+from alps_ppl.model import ALPS, check_count, given, numbers, short
 from alps_ppl.temperature import annealed_temperature
 
 
@@ -268,8 +268,7 @@ def _check_settings(num_times, num_inducing, num_steps, num_particles, batch_siz
     if batch_size is not None:
         counts["batch_size"] = batch_size
     for name, value in counts.items():
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name}: expected a positive whole number, got {value!r}")
+        check_count(name, value)
     if batch_size is not None and batch_size > num_times:
         raise ValueError(f"batch_size: expected at most the {num_times} times there are, got {batch_size}")
 

@@ -19,6 +19,7 @@ MARK_MS = 0.3
 REPEATS = 3
 CHAINS = 4
 SWEEPS = {"noisy mixture": 4_000, "Boston": 500, "stand-ins": 2_000}
+DENSE_SWEEPS = 20
 TIMES = (1_000, 100_000)
 
 
@@ -46,7 +47,7 @@ def sweeps(kernel, inputs, y, *, num_warmup: int, num_samples: int, num_chains: 
     return {
         "chains": num_chains,
         "sweeps": num_samples,
-        "ms / sweep and chain": 1e3 * per_sweep / num_chains,
+        "ms / sweep and chain": milliseconds(seconds, num_samples, num_chains),
         "first run [s]": first,
         "first - warm [s]": first - per_sweep * (num_warmup + num_samples),
         "compile [s]": compilation.seconds(),
@@ -74,6 +75,11 @@ def timed(sample: Callable, state, num_sweeps: int, repeats: int) -> tuple[list[
     return seconds, np.concatenate(gates).transpose(1, 0, 2)
 
 
+def milliseconds(seconds: list[float], num_sweeps: int, num_chains: int = CHAINS) -> float:
+    """Per sweep and chain: the median of the repeats."""
+    return 1e3 * median(seconds) / num_sweeps / num_chains
+
+
 def mixing(gates: np.ndarray, seconds: float) -> dict:
     """The worst gate: effective draws per second, and R-hat over the chains (infinite if each is stuck by itself)."""
     moving = [gate for gate in gates.transpose(2, 0, 1) if np.ptp(gate)]
@@ -99,14 +105,14 @@ def compare(name: str, slow: bool) -> list[dict]:
         seconds, gates = timed(
             lambda state, kernel=kernel: kernel.sample(state, (inputs, y), {}), state, SWEEPS[name], REPEATS
         )
-        ms = 1e3 * median(seconds) / SWEEPS[name] / CHAINS
+        ms = milliseconds(seconds, SWEEPS[name])
         rows.append({"sampler": blocks, "ms / sweep and chain": ms} | mixing(gates, sum(seconds)))
     if slow:
         progress(f"{name}: the paper's, densely")
         dense = DensePaper(model, inputs, y)
         sample = jax.vmap(dense.sample)
-        seconds, gates = timed(sample, jax.vmap(dense.init)(keys), 20, REPEATS)
-        ms = 1e3 * median(seconds) / 20 / CHAINS
+        seconds, gates = timed(sample, jax.vmap(dense.init)(keys), DENSE_SWEEPS, REPEATS)
+        ms = milliseconds(seconds, DENSE_SWEEPS)
         rows.append({"sampler": "paper, dense", "ms / sweep and chain": ms} | mixing(gates, sum(seconds)))
         progress(f"{name}: NumPyro's DiscreteHMCGibbs(NUTS)")
         row = sweeps(DiscreteHMCGibbs(NUTS(model)), inputs, y, num_warmup=50, num_samples=50, num_chains=2, repeats=1)
@@ -126,7 +132,7 @@ def per_times() -> list[dict]:
         kernel = alps.ALPSGibbs(model)
         state = kernel.init(jax.random.split(jax.random.key(0), CHAINS), 0, None, (t, y), {})
         seconds, _ = timed(lambda state, k=kernel, t=t, y=y: k.sample(state, (t, y), {}), state, 4_000, 2 * REPEATS)
-        rows.append({"times": n, "ms / sweep and chain": 1e3 * median(seconds) / 4_000 / CHAINS})
+        rows.append({"times": n, "ms / sweep and chain": milliseconds(seconds, 4_000)})
     return rows
 
 

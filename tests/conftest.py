@@ -34,6 +34,18 @@ def periodic(period, lengthscale=1.0):
 
 
 @pytest.fixture
+def exact_model(oracle):
+    """The two-latent model of ``oracle_alps_exact.json``."""
+    o = oracle("alps_exact")
+    return alps.ALPS(
+        {"rbf": kernels.ExpSquared(scale=0.8), "periodic": periodic(1.3)},
+        inclusion_prob=o["theta"],
+        mixing_variance=o["H_prior_var"],
+        noise_variance=o["noise_var"],
+    )
+
+
+@pytest.fixture
 def key():
     return jax.random.key(20261128)
 

@@ -163,7 +163,6 @@ def test_a_short_report(call, model_file, tmp_path):
 def test_dates_stay_in_the_predictions():
     stamps = pd.date_range("2013-07-01", periods=3, freq="h")
     data = Data(stamps, np.arange(6.0).reshape(3, 2), outputs=["u", "v"])
-    data.dates = stamps
     values = {name: (("time", "output"), np.zeros((3, 2))) for name in ("mean", "sd", "lower", "upper")}
     frame = runner._prediction_frame(data, "svi", xr.Dataset(values, coords={"output": ["u", "v"]}))
     assert list(frame.columns[:3]) == ["split", "date", "input"]

@@ -74,16 +74,10 @@ def test_all_gate_vectors_with_H_held(move, m, p, monkeypatch, key):
     assert max(np.abs(list(z.values()))) < norm.isf(1e-4 / 2 / len(z))
 
 
-def test_predictions_with_H_integrated_out(oracle, key):
+def test_predictions_with_H_integrated_out(oracle, exact_model, key):
     """Mean and sd of f at new times, and the gates, by quadrature over H for every gate vector."""
     o = oracle("alps_exact")
-    model = alps.ALPS(
-        {"rbf": kernels.ExpSquared(scale=0.8), "periodic": periodic(1.3)},
-        inclusion_prob=o["theta"],
-        mixing_variance=o["H_prior_var"],
-        noise_variance=o["noise_var"],
-    )
-    arguments = (model.covariances, model.mixing_variance, o["noise_var"], o["theta"], o["t"])
+    arguments = (exact_model.covariances, exact_model.mixing_variance, o["noise_var"], o["theta"], o["t"])
     gates, at_times, _ = reference.quadrature_posterior(*arguments, o["y"], o["t"])
     np.testing.assert_allclose(gates, o["E_b"], atol=1e-6)
     np.testing.assert_allclose(at_times, o["posterior_mean_f_at_t"], atol=1e-6)
@@ -92,13 +86,13 @@ def test_predictions_with_H_integrated_out(oracle, key):
     y[[1, 6]] = np.nan
     t_new = np.array([0.35, 1.0, 2.6, 4.3, 5.0])
     gates, mean, variance = reference.quadrature_posterior(*arguments, y, t_new)
-    mcmc = run(model, o["t"], y, key=key, num_samples=1_000, num_chains=16)
+    mcmc = run(exact_model, o["t"], y, key=key, num_samples=1_000, num_chains=16)
     b = mcmc.get_samples(group_by_chain=True)["b"]
-    predicted = alps.predict(mcmc, model, o["t"], y, t_new, include_noise=False, num_draws=16_000)
+    predicted = alps.predict(mcmc, exact_model, o["t"], y, t_new, include_noise=False, num_draws=16_000)
     first = predicted["mean"].values[:, 0]
     second = predicted["sd"].values[:, 0] ** 2 + first**2
     # Their Monte Carlo errors, from what each draw adds to them.
-    draws = posterior_draws(mcmc, model, jnp.asarray(o["t"]), jnp.asarray(t_new), 16_000)
+    draws = posterior_draws(mcmc, exact_model, jnp.asarray(o["t"]), jnp.asarray(t_new), 16_000)
     H = draws.gated_H[:, 0]
     f = jnp.einsum("sk,nk,sk->sn", draws.weights, draws.basis, H[:, draws.owner])
     added = np.stack([f, f**2 + H**2 @ draws.latent_variance]).reshape(2, 16, 1_000, -1)

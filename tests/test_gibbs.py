@@ -10,7 +10,6 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import reference
-from conftest import periodic
 from numpyro.infer import MCMC
 from tinygp import kernels
 
@@ -58,16 +57,10 @@ def within(draws, exact, z=4.0):
         pytest.param(("gate", "marginal_swap", "marginal_walk", "scale"), 8_000, marks=pytest.mark.slow),
     ],
 )
-def test_exact_gate_posterior(blocks, num_samples, oracle, key):
+def test_exact_gate_posterior(blocks, num_samples, oracle, exact_model, key):
     """Gates within 4 MCSE of the oracle's (H integrated by quadrature), and its posterior mean of f."""
     o = oracle("alps_exact")
-    model = alps.ALPS(
-        {"rbf": kernels.ExpSquared(scale=0.8), "periodic": periodic(1.3)},
-        inclusion_prob=o["theta"],
-        mixing_variance=o["H_prior_var"],
-        noise_variance=o["noise_var"],
-    )
-    mcmc = run(model, o["t"], o["y"], key=key, num_samples=num_samples, blocks=blocks)
+    mcmc = run(exact_model, o["t"], o["y"], key=key, num_samples=num_samples, blocks=blocks)
     samples = mcmc.get_samples(group_by_chain=True)
     gate_prob = mcmc.get_extra_fields(group_by_chain=True)["gate_prob"]
     for j in range(2):
