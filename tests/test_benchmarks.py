@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def benchmarks(*arguments):
     root = Path(__file__).parents[1]
@@ -16,6 +18,7 @@ def test_help_names_the_groups():
     assert "import, svi, gibbs, weather and cold" in " ".join(benchmarks("--help").split())
 
 
+@pytest.mark.slow
 def test_import_prints_its_table_and_loads_no_plotting():
     out = benchmarks("import")
     for package in ("jax", "numpyro", "alps_ppl"):

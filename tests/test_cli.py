@@ -170,6 +170,7 @@ def test_dates_stay_in_the_predictions():
     assert list(frame.input) == [0, 0, 1, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_the_readmes_model_file_runs(call, tmp_path):
     """The template, as it stands, on a file of 48 hours."""
     readme = (Path(__file__).parents[1] / "README.md").read_text()

@@ -226,6 +226,7 @@ def test_gate_diagnostics_vectors_and_numbers(trees):
     assert (numbers.mcse.dropna() > 0).all()
 
 
+@pytest.mark.slow
 def test_chains_start_from_an_svi_fit(problem):
     model, t, y = problem
     fit = alps.fit_svi(model, t, y, num_inducing=8, num_steps=300, rng_key=jax.random.key(1), progress_bar=False)

@@ -74,6 +74,7 @@ def test_all_gate_vectors_with_H_held(move, m, p, monkeypatch, key):
     assert max(np.abs(list(z.values()))) < norm.isf(1e-4 / 2 / len(z))
 
 
+@pytest.mark.slow
 def test_predictions_with_H_integrated_out(oracle, exact_model, key):
     """Mean and sd of f at new times, and the gates, by quadrature over H for every gate vector."""
     o = oracle("alps_exact")

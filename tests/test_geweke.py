@@ -17,11 +17,7 @@ from alps_ppl.gibbs import _CHAIN_AXES
 NUM_CHAINS = 200
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-SETS = ["few outputs", slow("many outputs"), slow("paper"), slow("collapsed"), slow("all")]
+SETS = ["few outputs", "many outputs", "paper", "collapsed", "all"]
 SINGLE = [
     ("gate_column",),
     ("gate_latent",),
@@ -76,7 +72,8 @@ def bound(scores, level=1e-4):
     return stats.t.ppf(1 - level / 2 / number, NUM_CHAINS - 1)
 
 
-@pytest.mark.parametrize("blocks", [*SETS, *map(slow, SINGLE)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [*SETS, *SINGLE], ids=str)
 def test_sweeps_and_redrawn_data_keep_the_prior(blocks, key):
     """The exact means of all sites, f, the log likelihood and the gates' probabilities, in a chain over (sites, y)."""
     scores = z_scores(chain_means(Simulation(blocks), key, num_sweeps=1_000))

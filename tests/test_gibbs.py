@@ -75,6 +75,7 @@ def test_exact_gate_posterior(blocks, num_samples, oracle, exact_model, key):
             assert within(pairs == code, o["posterior"][name])
 
 
+@pytest.mark.slow
 def test_enumeration_with_H_nearly_held(key):
     """All 2^3 gate vectors by the dense evidence, with missing cells: H is pinned by a tiny prior around zero mean.
 
@@ -193,6 +194,7 @@ def test_chain_methods_fields_thinning(small, key, chain_method, progress_bar, m
     assert not np.array_equal(samples["H"][0], samples["H"][1])
 
 
+@pytest.mark.slow
 def test_post_warmup_state_continues(small, key):
     model, t, y = small
     mcmc = MCMC(alps.ALPSGibbs(model), num_warmup=5, num_samples=10, num_chains=2, chain_method="vectorized")
@@ -270,7 +272,9 @@ def test_keyword_data_and_lists(small, key):
     assert mcmc.get_samples()["b"].shape == (2, 2)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 3), (2, 1)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1), pytest.param((1, 3), marks=pytest.mark.slow), pytest.param((2, 1), marks=pytest.mark.slow)]
+)
 def test_tiny_and_constant_data(shape, key):
     """N = 1 or 2, a constant output, an output with a single observed cell, one with none."""
     n, p = shape
@@ -299,6 +303,7 @@ def test_all_missing_output_keeps_its_prior(key):
     assert within(H**2, 4.0)
 
 
+@pytest.mark.slow
 def test_parameter_free_and_zero_covariances(key):
     """An all-zero column under a linear covariance, which has no parameter: a latent of rank 0, in both engines."""
     inputs = np.stack([np.arange(12.0), np.zeros(12)], 1)

@@ -256,6 +256,7 @@ def test_bad_column():
         alps.on_column(K["x"], "x")
 
 
+@pytest.mark.slow
 def test_float32_warns_once_of_an_output_far_from_zero():
     """At the caller's line; a constant output and a centred one are fine, and 64-bit always is."""
     t = np.arange(20.0)

@@ -182,6 +182,7 @@ def test_another_model_or_other_inputs_are_an_error(engine, use, problem, reques
     call(posterior, again, t[:, None], y)
 
 
+@pytest.mark.slow
 def test_multi_column_inputs(key):
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(25, 2))

@@ -130,7 +130,8 @@ def test_sparse_draws(sparse, key):
     [
         (np.zeros(4), T),  # inducing inputs that are equal
         (np.arange(4) * 1.7, np.arange(4) * 1.7),  # one period apart, and on the data
-        (np.linspace(0, 3, 12), np.array([1.0, 1.0, 1.0])),  # more of them than times, which are equal
+        # More of them than times, which are equal.
+        pytest.param(np.linspace(0, 3, 12), np.array([1.0, 1.0, 1.0]), marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])

@@ -119,6 +119,7 @@ def test_unit_interval_gradient_is_wrong_in_float32():
     assert abs(gradient / 0.757 - 1) > 0.1
 
 
+@pytest.mark.slow
 def test_bound_closes_as_inducing_inputs_grow(key):
     """Gates and H held (both certain): the best ELBO is below the exact evidence and reaches it at l = n.
 
@@ -222,7 +223,7 @@ def test_mean_of_minibatch_elbos_is_the_full_one(two_periods, key):
     assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(len(keys))
 
 
-@pytest.mark.parametrize(("n", "batch_size"), [(30, 7), (30, 30)])
+@pytest.mark.parametrize(("n", "batch_size"), [(30, 7), pytest.param(30, 30, marks=pytest.mark.slow)])
 def test_minibatch_fit(two_periods, key, n, batch_size):
     model, t, y = two_periods
     fit = alps.fit_svi(model, t, y, num_steps=1500, rng_key=key, batch_size=batch_size, **QUICK)
@@ -231,6 +232,7 @@ def test_minibatch_fit(two_periods, key, n, batch_size):
     assert len(fit.losses) == 1500
 
 
+@pytest.mark.slow
 def test_learnt_noise_particles_and_restarts(two_periods, key):
     model, t, y = two_periods
     covariances = dict(zip(model.latents, model.covariances, strict=True))
@@ -312,6 +314,7 @@ def test_inducing_inputs_start_spread(two_periods):
     assert not np.array_equal(columns[:, 0], columns[:, 2])
 
 
+@pytest.mark.slow
 def test_more_inducing_inputs_than_times(key):
     model = alps.ALPS({"x": alps.linear_periodic(7.0)}, noise_variance=0.1)
     t = np.arange(10.0)
