@@ -35,7 +35,7 @@ from alps_ppl.conditionals import (
 )
 from alps_ppl.covariances import equal_covariance_groups
 from alps_ppl.features import Features, features
-from alps_ppl.model import ALPS, warn_caller
+from alps_ppl.model import ALPS, check_count, in_range, warn_caller
 
 # What a sweep may have besides its draws of all latents, of H and of the noise.
 MOVES = {
@@ -149,6 +149,9 @@ class ALPSGibbs(MCMCKernel):
                 "noise_variance: the Gibbs sampler needs an InverseGamma prior (or fixed variances), got "
                 f"{type(model.noise_variance).__name__}"
             )
+        check_count("max_rank", max_rank)
+        if tolerance is not None:
+            tolerance = float(in_range("tolerance", tolerance, 0.0, 0.1))
         self.model = model
         self.blocks = blocks
         self.moves = _moves(blocks, len(model.outputs), has_states=False)

@@ -74,7 +74,7 @@ class ALPS:
         self.inclusion_prob = _inclusion_prob(inclusion_prob, expected_active, len(self.latents))
         self.mixing_variance = _mixing_variance(mixing_variance, len(self.outputs), len(self.latents))
         self.noise_variance = _noise_variance(noise_variance, len(self.outputs))
-        self.jitter = None if jitter is None else float(_in_range("jitter", jitter, 0.0))
+        self.jitter = None if jitter is None else float(in_range("jitter", jitter, 0.0))
 
     @property
     def learns_noise(self) -> bool:
@@ -204,7 +204,7 @@ def numbers(name: str, value: Any):
         raise wrong from None
 
 
-def _in_range(name: str, value: Any, low: float, high: float = np.inf) -> np.ndarray:
+def in_range(name: str, value: Any, low: float, high: float = np.inf) -> np.ndarray:
     """One finite number in [low, high]."""
     number = numbers(name, value)
     if number.shape != () or not (np.isfinite(number) and low <= number <= high):
@@ -355,7 +355,7 @@ def _inclusion_prob(inclusion_prob, expected_active, num_latents: int) -> Float[
     if inclusion_prob is not None and expected_active is not None:
         raise ValueError("give inclusion_prob or expected_active, not both")
     if expected_active is not None:
-        inclusion_prob = _in_range("expected_active", expected_active, 0, num_latents) / num_latents
+        inclusion_prob = in_range("expected_active", expected_active, 0, num_latents) / num_latents
     prob = numbers("inclusion_prob", 0.5 if inclusion_prob is None else inclusion_prob)
     if prob.shape not in ((), (num_latents,)):
         raise ValueError(f"inclusion_prob: expected a number or one per latent ({num_latents}), got shape {prob.shape}")

@@ -214,6 +214,7 @@ def svi_sites(fit: SVIFit, inputs, num_draws: int, names: tuple[str, ...], rng_k
 
 def init_from_svi(fit: SVIFit, rng_key: Array, *, num_chains: int = 1) -> dict[str, Array]:
     """Draws of the program's sites from an SVI fit, one per chain: ``MCMC.run(..., init_params=...)`` starts there."""
+    check_count("num_chains", num_chains)
     sites = svi_sites(fit, fit.inputs, num_chains, names=("b", "H", "x", "noise_variance"), rng_key=rng_key)
     return sites if num_chains > 1 else {name: value[0] for name, value in sites.items()}
 

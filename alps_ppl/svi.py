@@ -32,7 +32,7 @@ class SVIFit:
     the *relaxed* model at each step's ``temperatures``, so only comparable at one temperature.
     ``elbo``: a lower bound on the log evidence of the *discrete* model, and ``elbo_mcse`` its Monte
     Carlo error. ``params``: the guide's, in NumPyro's names. ``restart_elbos``: that of every restart, by
-    the same random numbers; differences below ``elbo_mcse`` are ties. ``inputs``: those fitted.
+    the same random numbers, NaN for one that failed; differences below ``elbo_mcse`` are ties. ``inputs``: those fitted.
     """
 
     model: ALPS
@@ -153,6 +153,7 @@ def fit_svi(
     init = jax.jit(lambda key: svi.init(key, inputs, y, relaxed=True, temperature=float(temperatures[0])))
     steps = _compiled_steps(svi, inputs, y, jnp.asarray(temperatures, inputs.dtype), batch_size)
     fits: list[SVIFit] = []
+    elbos: list[float] = []
     keys = jax.vmap(jax.random.split)(jax.random.split(rng_key, num_restarts))
     elbo_key = keys[0, 1]  # the same for all: their ELBOs' differences are then less noisy
     for restart, fit_key in enumerate(keys[:, 0]):
@@ -172,12 +173,12 @@ def fit_svi(
             if restart == num_restarts - 1 and not fits:
                 raise failure
             warnings.warn(f"{failure}; the other starts go on without it", RuntimeWarning, stacklevel=2)
+            elbos.append(float("nan"))
             continue
         elbo, mcse = discrete_elbo(fit, inputs, y, elbo_key)
+        elbos.append(elbo)
         fits.append(replace(fit, elbo=elbo, elbo_mcse=mcse))
-    best = max(fits, key=lambda fit: fit.elbo)
-    best.restart_elbos.extend(fit.elbo for fit in fits)
-    return best
+    return replace(max(fits, key=lambda fit: fit.elbo), restart_elbos=elbos)
 
 
 def _compiled_steps(svi: SVI, inputs, y, temperatures, batch_size: int | None) -> Callable:
