@@ -144,7 +144,7 @@ def gate_diagnostics(tree: xr.DataTree) -> pd.DataFrame:
 
     gates, probs = _gates(tree)
     frame = pd.DataFrame(index=pd.Index(tree["posterior"]["latent"].values, name="latent"))
-    frame["flips"] = 1000 * (np.diff(gates, axis=1) != 0).mean((0, 1))
+    frame["flips"] = 1000 * (np.diff(gates, axis=1) != 0).mean((0, 1)) if gates.shape[1] > 1 else np.nan
     by_chain = probs.mean(1)
     frame["lowest"], frame["highest"] = by_chain.min(0), by_chain.max(0)
     moving = [np.ptp(p) > 0 and gates.shape[1] > 3 for p in probs.T]

@@ -62,7 +62,8 @@ STARTS = ("prior", "dispersed", "off", "on")
 class ALPSGibbsState(NamedTuple):
     """``z``: b, H, the latents' weights and, if it is learnt, noise_variance.
 
-    ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents.
+    ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents; NaN
+    before the first sweep.
     ``gate_prob`` (latent,) is the probability with which the sweep drew each gate on: its mean over the draws
     estimates the inclusion probability with less Monte Carlo error than the mean of ``b``. ``states`` are those of
     latents with a Markov form, which prediction needs; empty where there are none.
@@ -276,9 +277,8 @@ class ALPSGibbs(MCMCKernel):
             z["noise_variance"] = model.noise_variance.expand((p,)).sample(noise_key)
         z = {name: jnp.asarray(given.get(name, value), dtype) for name, value in z.items()}
         z["b"] = model.gates(z["b"]).astype(jnp.int32)
-        rss = residual_sum_squares(stats, moments(stats, z["weights"], m), z["H"], z["b"].astype(dtype))
-        energy = self._potential_energy(stats, rss, z)
-        return self._state(z, energy, jnp.asarray(model.inclusion_prob, dtype), rng_key, stats)
+        unknown = jnp.full((), jnp.nan, dtype)  # the first sweep's to compute: a second of compilation
+        return self._state(z, unknown, jnp.asarray(model.inclusion_prob, dtype), rng_key, stats)
 
     def _state(self, z, energy, gate_prob, rng_key, stats: Statistics) -> ALPSGibbsState:
         return ALPSGibbsState(z, energy, gate_prob, stats.split(z["weights"])[1].reshape(-1), rng_key, stats)
@@ -361,7 +361,7 @@ class ALPSGibbs(MCMCKernel):
             "gate": (m,),
             "gate_column": (m,),
             "gate_latent": (m,),
-            "marginal": (3 * m,),
+            "marginal": (1 + 3 * m,),
             "marginal_swap": (2, m),
             "marginal_walk": (m,),
             "exchange": (len(self._equal_pairs()),),
@@ -378,7 +378,8 @@ class ALPSGibbs(MCMCKernel):
         p, m = H.shape
         index = jnp.arange(m)
         order, flip, shift = jnp.tile(index, (m, 1)), jnp.zeros((m, m), bool), jnp.zeros((m, p, m), H.dtype)
-        proposals = []
+        # The first proposal changes nothing and is accepted: it evaluates where the chain is, in the same program.
+        proposals = [(order[:1], flip[:1], shift[:1])]
         if "marginal_gate" in self.moves:
             proposals.append((order, jnp.eye(m, dtype=bool), shift))
         if "marginal_swap" in self.moves and m > 1:
@@ -406,9 +407,9 @@ class ALPSGibbs(MCMCKernel):
             carry = jax.tree.map(lambda new, old: jnp.where(accept, new, old), (new_H, new_b, there), carry)
             return carry, jax.nn.sigmoid(on_minus_off)
 
-        uniform = uniform["marginal"][: len(proposals[0])]
-        (H, b, _), prob = jax.lax.scan(step, (H, b, log_target(H, b)), (*proposals, uniform))
-        return H, b, prob[:m]
+        nowhere = jnp.full((), -jnp.inf, H.dtype)
+        (H, b, _), prob = jax.lax.scan(step, (H, b, nowhere), (*proposals, uniform["marginal"][: len(proposals[0])]))
+        return H, b, prob[1 : m + 1]
 
     def _gates_with_latents(self, stats, H, b, weights, noise, normal, uniform):
         likelihood = weights_likelihood(stats, H, noise)
@@ -491,8 +492,10 @@ def _moves(blocks: str | Sequence[str], num_outputs: int, *, has_states: bool) -
     chosen = ("few outputs" if few_outputs else "many outputs") if blocks == "default" else blocks
     moves = BLOCKS.get(chosen, (chosen,)) if isinstance(chosen, str) else chosen
     if not isinstance(moves, (list, tuple)) or not all(move in list(MOVES) for move in moves):
-        names = ["default", *BLOCKS]
-        raise ValueError(f"blocks: expected one of {names}, or a list of moves among {list(MOVES)}, got {blocks!r}")
+        raise ValueError(
+            f"blocks: expected the name of a set, one of {['default', *BLOCKS]} as a string, or a list of moves among "
+            f"{list(MOVES)}, got {blocks!r}"
+        )
     moves = tuple(moves)
     if not any("gate" in move for move in moves):
         raise ValueError(f"blocks: expected a move of the gates ({[m for m in MOVES if 'gate' in m]}), got {moves}")

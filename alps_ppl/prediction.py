@@ -258,7 +258,7 @@ def _noise(sites, model: ALPS) -> Float[Array, "draw output"]:
 def _check_new(model: ALPS, inputs, new_inputs):
     if np.size(new_inputs) == 0:
         return jnp.zeros((0, *inputs.shape[1:]), inputs.dtype)
-    new_inputs, _ = model.check(new_inputs)
+    new_inputs, _ = model.check(new_inputs, name="new_inputs")
     if new_inputs.shape[1:] != inputs.shape[1:]:
         raise ValueError(
             f"new_inputs: expected the columns of inputs, of shape {inputs.shape}, got shape {new_inputs.shape}"
