@@ -156,9 +156,7 @@ class ALPS:
             column = getattr(covariance, "axis", None) if isinstance(covariance, Subspace) else None
             # JAX would take the last column for one that isn't there.
             if isinstance(column, int) and not (inputs.ndim == 2 and -num_columns <= column < num_columns):
-                raise ValueError(
-                    f"latent {latent!r} reads column {column} of {name}, whose shape is {inputs.shape}"
-                )
+                raise ValueError(f"latent {latent!r} reads column {column} of {name}, whose shape is {inputs.shape}")
         return inputs, None if y is None else _check_y(y, inputs, self.outputs, warn)
 
     def __repr__(self):

@@ -186,7 +186,10 @@ def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the ou
         reference = aligned["x"].mean(("chain", "draw")) if reference is None else reference
         H = aligned["H"]
         moments[engine] = H.mean(("chain", "draw")).values, H.var(("chain", "draw")).values
-    on = np.mean([tree["posterior"]["b"].mean(("chain", "draw")).values for tree in trees.values()], axis=0) > 0.5
+    on = (
+        np.mean([tree["posterior"].to_dataset()["b"].mean(("chain", "draw")).values for tree in trees.values()], axis=0)
+        > 0.5
+    )
     # One scale for all engines, so that colours can be compared between rows.
     largest = max(np.abs(mean).max() for mean, _ in moments.values())
     broadest = max(variance.max() for _, variance in moments.values())
