@@ -1,0 +1,44 @@
+"""Samplers that a NumPyro user would take instead, for the same data."""
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from numpyro.infer import CustomGibbs, DiscreteGibbs, Gibbs
+
+import alps_ppl as alps
+from alps_ppl.conditionals import Moments, mixing_conditional, statistics, weights_conditional
+from alps_ppl.features import features
+
+
+def composite_gibbs(model: alps.ALPS, inputs, y) -> Gibbs:
+    """NumPyro's composite kernel on the same program: its own block for the gates, the paper's for x and H."""
+    basis = features(model.covariances, inputs, names=model.latents)
+    stats, phi = statistics(basis, y), basis.phi()
+    noise, s = jnp.asarray(model.noise_variance), jnp.asarray(model.mixing_variance)
+
+    def latents(rng_key, gibbs_sites, hmc_sites):
+        block = weights_conditional(stats, hmc_sites["H"], hmc_sites["b"].astype(float), noise)
+        return {"x": basis.latents(block.sample(rng_key), phi)}
+
+    def mixing(rng_key, gibbs_sites, hmc_sites):
+        x = hmc_sites["x"]
+        xx = jnp.broadcast_to(x @ x.T, (len(noise), len(x), len(x)))
+        return {"H": mixing_conditional(Moments(xx, y.T @ x.T), hmc_sites["b"].astype(float), noise, s).sample(rng_key)}
+
+    return Gibbs([(DiscreteGibbs(model), ["b"]), (CustomGibbs(latents), ["x"]), (CustomGibbs(mixing), ["H"])])
+
+
+def horseshoe(model: alps.ALPS, inputs):
+    """No gates: the columns of H have horseshoe scales ``b`` (latent), latents are Phi_j w_j; a program for NUTS."""
+    basis = features(model.covariances, inputs, names=model.latents)
+    phi, shape = basis.phi(), model.mixing_variance.shape
+
+    def program(inputs, y):
+        overall = numpyro.sample("overall", dist.HalfCauchy(1.0))
+        scales = numpyro.sample("b", dist.HalfCauchy(1.0).expand(shape[1:]).to_event(1))
+        H = overall * scales * numpyro.sample("H", dist.Normal().expand(shape).to_event(2))
+        w = numpyro.sample("w", dist.Normal().expand(basis.owner.shape).to_event(1))
+        f = basis.latents(w, phi).T @ H.T
+        numpyro.sample("y", dist.Normal(f, jnp.sqrt(jnp.asarray(model.noise_variance))).to_event(2), obs=y)
+
+    return program
