@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from alps_ppl.data import Data
     from alps_ppl.diagnostics import (
         align_signs,
+        compare_engines,
         gate_diagnostics,
         gate_vectors,
         inclusion_table,
@@ -39,6 +40,7 @@ _LAZY = {
     "num_active": "alps_ppl.diagnostics",
     "init_from_svi": "alps_ppl.prediction",
     "align_signs": "alps_ppl.diagnostics",
+    "compare_engines": "alps_ppl.diagnostics",
 }
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "StructuredMeanField",
     "align_signs",
     "annealed_temperature",
+    "compare_engines",
     "discrete_elbo",
     "fit_svi",
     "gate_diagnostics",

@@ -202,6 +202,50 @@ def _frequencies(events: list[np.ndarray]) -> dict[str, list[float]]:
     return {"probability": [float(event.mean()) for event in events], "mcse": mcse}
 
 
+def compare_engines(trees: Mapping[str, xr.DataTree], predictions: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+    """Two posteriors of one model side by side: inclusion probabilities, predictions, the mixing matrix.
+
+    ``trees`` are two of ``to_datatree``'s and ``predictions`` two of ``predict``'s at the same inputs, by engine.
+    A row per ``quantity`` and ``of`` (a latent, a group, an output, or output and latent), with a column for each
+    engine, their ``difference`` (first less second) and its Monte Carlo error ``mcse`` (NaN where there is none).
+    "predictive mean" has the root mean square of the difference over times, and "predictive sd" the difference of the
+    mean sds, both in the second engine's mean sds. "H mean" and "H sd" are of latents that both have on (above 1/2),
+    signs aligned, in H's unit, over the draws in which they are.
+    """
+    if len(trees) != 2 or list(trees) != list(predictions):
+        raise ValueError(
+            f"trees, predictions: expected two engines, the same in both, got {list(trees)} and {list(predictions)}"
+        )
+    first, second = trees
+    table = inclusion_table(trees)
+    wide = table.pivot(index="latent", columns="engine", values=["probability", "mcse"])
+    rows = [
+        {"quantity": "inclusion probability", "of": latent, first: row["probability", first]}
+        | {second: row["probability", second], "mcse": float(np.nan_to_num(row["mcse"].to_numpy(float)).max())}
+        for latent, row in wide.loc[list(dict.fromkeys(table.latent))].iterrows()
+    ]
+    a, b = predictions.values()
+    sd = b["sd"].mean("time")
+    rms = ((a["mean"] - b["mean"]) ** 2).mean("time") ** 0.5 / sd
+    for output in b["output"].values.astype(str):
+        rows.append({"quantity": "predictive mean", "of": output, "difference": float(rms.sel(output=output))})
+        mean_sd = {name: float((p["sd"].mean("time") / sd).sel(output=output)) for name, p in predictions.items()}
+        rows.append({"quantity": "predictive sd", "of": output} | mean_sd)
+    posteriors = align_engines(trees)
+    on = [p["b"].mean(("chain", "draw")) > 0.5 for p in posteriors.values()]
+    for latent in on[0]["latent"].values[(on[0] & on[1]).values]:
+        for output in b["output"].values.astype(str):
+            H = {
+                name: p["H"].sel(latent=latent, output=output).where(p["b"].sel(latent=latent) == 1)
+                for name, p in posteriors.items()
+            }
+            for quantity, statistic in (("H mean", "mean"), ("H sd", "std")):
+                values = {name: float(getattr(h, statistic)()) for name, h in H.items()}
+                rows.append({"quantity": quantity, "of": f"{output}, {latent}"} | values)
+    frame = pd.DataFrame(rows, columns=["quantity", "of", first, second, "difference", "mcse"])
+    return frame.assign(difference=frame.difference.fillna(frame[first] - frame[second]))
+
+
 def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) -> xr.Dataset:
     """A posterior whose draws of x_j and H_:j have the sign in which x_j agrees with ``reference`` (latent, time).
 
@@ -220,6 +264,13 @@ def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) ->
         largest = mean.isel(output=abs(mean).argmax(dim="output")).drop_vars("output", errors="ignore")
         sign = sign * xr.where(largest < 0, -1.0, 1.0)
     return posterior.assign(x=(x * sign).transpose(*x.dims), H=(H * sign).transpose(*H.dims))
+
+
+def align_engines(trees: Mapping[str, xr.DataTree]) -> dict[str, xr.Dataset]:
+    """The engines' posteriors with one sign for each latent: that in which it agrees with the first engine's mean."""
+    posteriors = {engine: tree["posterior"].to_dataset() for engine, tree in trees.items()}
+    reference = align_signs(next(iter(posteriors.values())))["x"].mean(("chain", "draw"))
+    return {engine: align_signs(posterior, reference) for engine, posterior in posteriors.items()}
 
 
 def _engine_rows(engine: str, tree: xr.DataTree) -> list[dict]:

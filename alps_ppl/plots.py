@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 
-from alps_ppl.diagnostics import align_signs
+from alps_ppl.diagnostics import align_engines
 from alps_ppl.svi import SVIFit
 
 COLOURS = {"svi": "#2166ac", "gibbs": "#d6604d"}
@@ -180,10 +180,8 @@ def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the ou
             len(trees), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
         )
     axes = np.asarray(axes, dtype=object)
-    reference, moments = None, {}
-    for engine, tree in trees.items():
-        aligned = align_signs(tree["posterior"].to_dataset(), reference)
-        reference = aligned["x"].mean(("chain", "draw")) if reference is None else reference
+    moments = {}
+    for engine, aligned in align_engines(trees).items():
         H = aligned["H"]
         moments[engine] = H.mean(("chain", "draw")).values, H.var(("chain", "draw")).values
     on = (
@@ -210,4 +208,86 @@ def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the ou
         ax.set_xlabel("latent process (grey: off, H at its prior)")
     for ax in axes[:, 0]:
         ax.set_ylabel("output")
+    return axes
+
+
+def plot_latents(trees: Mapping[str, xr.DataTree], *, input_label: str = "t", axes: Any = None) -> np.ndarray:
+    """Each latent that is on in some engine (probability above 1/2): mean and 90 % band of x_j while its gate is open.
+
+    Signs are aligned as in ``plot_mixing``. One axes per latent, over the fitted inputs: the paper's Figure 2a.
+    """
+    posteriors = align_engines(trees)
+    draws = {engine: posterior.stack(sample=("chain", "draw")) for engine, posterior in posteriors.items()}
+    first = next(iter(draws.values()))
+    latents = first["latent"].values
+    on = [name for name in latents if max(p["b"].sel(latent=name).mean() for p in draws.values()) > 0.5]
+    if axes is None:
+        rows = max(1, len(on))
+        _, axes = plt.subplots(rows, 1, figsize=(9, 1.5 * rows + 0.9), sharex=True, squeeze=False, layout="constrained")
+        axes = axes[:, 0]
+    axes = np.atleast_1d(np.asarray(axes, dtype=object))
+    time = first["time"].values
+    order = np.argsort(time, kind="stable")
+    for name, ax in zip(on, axes, strict=False):
+        for place, (engine, posterior) in enumerate(draws.items()):
+            here = posterior.sel(latent=name)
+            x = here["x"].transpose("sample", "time").values[here["b"].values == 1][:, order]
+            if len(x) < 2:
+                continue
+            style = {"color": _colour(engine, place)}
+            probability = float(here["b"].mean())
+            ax.plot(time[order], x.mean(0), linewidth=1.1, label=f"{_name(engine)} ({probability:.2f})", **style)
+            band = np.quantile(x, [0.05, 0.95], axis=0)
+            ax.fill_between(time[order], *band, alpha=0.2, linewidth=0, **style)
+        ax.set_title(str(name), fontsize=10, loc="left")
+        ax.legend(loc="upper right", bbox_to_anchor=(1.0, 1.22), ncols=len(draws), frameon=False, fontsize=8)
+        ax.margins(x=0.01)
+    if not on:
+        axes[0].set_title("no latent has a probability above 1/2", fontsize=10, loc="left")
+    axes[-1].set_xlabel(input_label)
+    return axes[: max(1, len(on))]
+
+
+def plot_engines(comparison: pd.DataFrame, *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
+    """``compare_engines`` as a picture: inclusion probabilities, predictions per output, H's means with their sds."""
+    first, second = comparison.columns[2:4]
+    names = _name(first), _name(second)
+    if axes is None:
+        _, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    axes = np.asarray(axes, dtype=object)
+    parts = dict(list(comparison.groupby("quantity")))
+
+    def diagonal(ax, low, high):
+        ax.plot([low, high], [low, high], color="grey", linewidth=0.8, zorder=0)
+        ax.set_xlabel(names[0])
+        ax.set_ylabel(names[1])
+        ax.set_aspect("equal", adjustable="datalim")
+
+    gates = parts["inclusion probability"]
+    axes[0].errorbar(gates[first], gates[second], yerr=2 * gates["mcse"], fmt="o", markersize=4, color="black")
+    apart = gates[gates["difference"].abs() > 0.1]
+    for (x, y), of in apart.groupby([apart[first].round(1), apart[second].round(1)])["of"]:
+        side = {"ha": "left", "xytext": (6, 0)} if x < 0.5 else {"ha": "right", "xytext": (-6, 0)}
+        axes[0].annotate(", ".join(of), (x, y), textcoords="offset points", fontsize=8, va="center", **side)
+    diagonal(axes[0], 0, 1)
+    axes[0].set_title("inclusion probabilities (bars: 2 Monte Carlo errors)", fontsize=10, loc="left")
+
+    mean, sd = parts["predictive mean"], parts["predictive sd"]
+    place = np.arange(len(mean))
+    axes[1].bar(place - 0.2, mean["difference"], 0.4, color="#5e3c99", label="means: root mean square")
+    axes[1].bar(place + 0.2, sd["difference"], 0.4, color="#e66101", label="mean sds")
+    axes[1].axhline(0, color="black", linewidth=0.8)
+    axes[1].set_xticks(place, mean["of"], rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+    axes[1].set_ylabel(f"{names[0]} less {names[1]} [{names[1]}'s mean sd]")
+    axes[1].set_title("predictions, per output", fontsize=10, loc="left")
+    axes[1].legend(frameon=False, fontsize=8)
+
+    if "H mean" in parts:
+        H, spread = parts["H mean"], parts["H sd"]
+        axes[2].errorbar(
+            H[first], H[second], xerr=spread[first], yerr=spread[second], fmt="o", markersize=3, color="black",
+            elinewidth=0.7,
+        )  # fmt: skip
+        diagonal(axes[2], H[[first, second]].min().min(), H[[first, second]].max().max())
+    axes[2].set_title(f"H ± sd [{unit}], latents on in both", fontsize=10, loc="left")
     return axes

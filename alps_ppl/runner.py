@@ -20,7 +20,7 @@ from scipy.stats import norm
 
 from alps_ppl.cli import BadInput
 from alps_ppl.data import Data
-from alps_ppl.diagnostics import inclusion_table, log_joint_r_hat, to_datatree, worst_convergence
+from alps_ppl.diagnostics import compare_engines, inclusion_table, log_joint_r_hat, to_datatree, worst_convergence
 from alps_ppl.gibbs import ALPSGibbs
 from alps_ppl.model import ALPS
 from alps_ppl.prediction import log_predictive_density, predict
@@ -32,7 +32,7 @@ def _settings(function: Any, *fixed: str) -> tuple[str, ...]:
 
 
 SVI_SETTINGS = _settings(fit_svi, "model", "inputs", "y", "rng_key", "progress_bar")
-KERNEL_SETTINGS = _settings(ALPSGibbs, "model")
+KERNEL_SETTINGS = _settings(ALPSGibbs, "model", "keep_latents")  # the trees and figures need them
 MCMC_SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method")
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
 
@@ -85,8 +85,14 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     for engine in engines:
         summary[engine] |= _engine_summary(engine, posteriors[engine], trees[engine], table)
         summary[engine] |= summary["scores"].get("test", {}).get(engine, {"rmse": None, "nlpd": None})
+    comparison = compare_engines(trees, predictions) if len(trees) == 2 else None
+    if comparison is not None:
+        comparison.to_csv(out / "comparison.csv", index=False)
+        summary["largest_differences"] = (
+            comparison.groupby("quantity").difference.agg(lambda d: d.abs().max()).to_dict()
+        )
     (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2, default=str) + "\n")
-    _figures(out, data, table, predictions, trees, posteriors)
+    _figures(out, data, table, predictions, trees, posteriors, comparison)
     _report(out, table, summary, engines)
 
 
@@ -251,7 +257,7 @@ def _columns(name: str, values: Any, num_outputs: int) -> dict[str, np.ndarray]:
     return {key: np.repeat(column, num_outputs) for key, column in zip(names, columns, strict=True)}
 
 
-def _figures(out: Path, data: Data, table, predictions, trees, posteriors) -> None:
+def _figures(out: Path, data: Data, table, predictions, trees, posteriors, comparison) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -271,6 +277,10 @@ def _figures(out: Path, data: Data, table, predictions, trees, posteriors) -> No
     save(reconstruction, "reconstruction")
     save(plots.plot_inclusion(table), "inclusion")
     save(plots.plot_mixing(trees, unit="training sd of the output"), "mixing")
+    if data.inputs.ndim == 1:
+        save(plots.plot_latents(trees, input_label=data.input_label), "latents")
+    if comparison is not None:
+        save(plots.plot_engines(comparison, unit="training sd of the output"), "engines")
     if "svi" in posteriors:
         save(plots.plot_training(posteriors["svi"]), "training")
 

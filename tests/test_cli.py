@@ -127,7 +127,9 @@ def test_run_writes_the_contract(call, model_file, tmp_path):
             assert list(tree["posterior"]["output"].values) == ["u", "v"]
     with xr.open_datatree(out / "posterior_gibbs.nc", engine="h5netcdf") as tree:
         assert tree["posterior"].sizes["draw"] == 250
-    for name in ("reconstruction", "inclusion", "mixing", "training"):
+    assert set(summary["largest_differences"]) >= {"inclusion probability", "predictive mean", "predictive sd"}
+    assert list(pd.read_csv(out / "comparison.csv").columns[:4]) == ["quantity", "of", "svi", "gibbs"]
+    for name in ("reconstruction", "inclusion", "mixing", "training", "latents", "engines"):
         assert matplotlib.image.imread(out / "figures" / f"{name}.png").shape[0] > 200
 
 

@@ -238,3 +238,25 @@ def test_chains_start_from_an_svi_fit(problem):
     assert start["x"].shape == (2, 3, 40)
     assert np.isfinite(run.get_samples()["x"]).all()
     assert alps.init_from_svi(fit, jax.random.key(3))["b"].shape == (3,)
+
+
+def test_two_engines_side_by_side(trees, mcmc, problem):
+    model, t, y = problem
+    prediction = alps.predict(mcmc, model, t, y, t)
+    shifted = prediction.assign(
+        mean=prediction["mean"] + 0.1 * prediction["sd"].mean("time"), sd=1.5 * prediction["sd"]
+    )
+    table = alps.compare_engines(trees, {"svi": shifted, "gibbs": prediction}).set_index(["quantity", "of"])
+    wide = alps.inclusion_table(trees).pivot(index="latent", columns="engine", values="probability")
+    gates = table.loc["inclusion probability"]
+    np.testing.assert_allclose(gates["difference"], (wide["svi"] - wide["gibbs"]).loc[gates.index])
+    np.testing.assert_allclose(table.loc["predictive mean"]["difference"], 0.1)
+    np.testing.assert_allclose(table.loc["predictive sd"]["difference"], 0.5)
+    on = wide.index[((wide > 0.5).all(axis=1)) & ~wide.index.str.contains(" or ")]
+    assert {of.split(", ")[1] for of in table.loc["H mean"].index} == set(on)
+    same = alps.compare_engines({"a": trees["gibbs"], "b": trees["gibbs"]}, {"a": prediction, "b": prediction})
+    assert (same.difference == 0).all()
+    with pytest.raises(
+        ValueError, match=r"expected two engines, the same in both, got \['svi', 'gibbs'\] and \['svi'\]"
+    ):
+        alps.compare_engines(trees, {"svi": prediction})

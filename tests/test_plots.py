@@ -76,22 +76,43 @@ def test_inclusion():
     assert b.xy[1] == pytest.approx(0.22)
 
 
-def test_mixing_has_one_scale_for_all_engines():
+def tree(scale, on=(1, 0)):
+    """A posterior with latents a and b, of which the first is always on."""
     rng = np.random.default_rng(0)
+    draws = {
+        "H": (("chain", "draw", "output", "latent"), scale * rng.normal(size=(2, 20, 3, 2))),
+        "x": (("chain", "draw", "latent", "time"), rng.normal(size=(2, 20, 2, 5))),
+        "b": (("chain", "draw", "latent"), np.broadcast_to(on, (2, 20, 2))),
+    }
+    coords = {"output": list("uvw"), "latent": list("ab"), "time": np.arange(5.0)}
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(draws, coords=coords)})
 
-    def tree(scale):
-        draws = {
-            "H": (("chain", "draw", "output", "latent"), scale * rng.normal(size=(2, 20, 3, 2))),
-            "x": (("chain", "draw", "latent", "time"), rng.normal(size=(2, 20, 2, 5))),
-            "b": (("chain", "draw", "latent"), rng.integers(0, 2, (2, 20, 2))),
-        }
-        return xr.DataTree.from_dict(
-            {"posterior": xr.Dataset(draws, coords={"output": list("uvw"), "latent": list("ab")})}
-        )
 
+def test_mixing_has_one_scale_for_all_engines():
     axes = plots.plot_mixing({"svi": tree(1.0), "gibbs": tree(3.0)})
     assert axes.shape == (2, 2)
     assert axes[0, 0].images[0].get_clim() == axes[1, 0].images[0].get_clim()
     assert axes[0, 1].images[0].get_clim() == axes[1, 1].images[0].get_clim()
     bars = [ax.get_ylabel() for ax in axes[0, 0].figure.axes[4:]]
     assert bars == ["[unit of the output]", "[(unit of the output)²]"]
+    assert [label.get_color() for label in axes[1, 0].get_xticklabels()] == ["black", "#999999"]
+
+
+def test_latents_that_are_on():
+    axes = plots.plot_latents({"svi": tree(1.0), "gibbs": tree(1.0, on=(0, 0))})
+    assert [ax.get_title(loc="left") for ax in axes] == ["a"]
+    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["SVI (1.00)"]  # never on in the other
+    (none,) = plots.plot_latents({"gibbs": tree(1.0, on=(0, 0))})
+    assert none.get_title(loc="left") == "no latent has a probability above 1/2"
+
+
+def test_engines():
+    rows = [("inclusion probability", "a", 1.0, 0.5, 0.5, 0.01), ("predictive mean", "u", np.nan, np.nan, 0.2, np.nan)]
+    rows += [("predictive sd", "u", 1.1, 1.0, 0.1, np.nan)]
+    columns = ["quantity", "of", "svi", "gibbs", "difference", "mcse"]
+    axes = plots.plot_engines(pd.DataFrame(rows, columns=columns))
+    assert axes[0].texts[0].get_text() == "a"
+    assert [bar.get_height() for bar in axes[1].patches] == [0.2, 0.1]
+    rows += [("H mean", "u, a", 1.0, 0.9, 0.1, np.nan), ("H sd", "u, a", 0.1, 0.2, -0.1, np.nan)]
+    axes = plots.plot_engines(pd.DataFrame(rows, columns=columns))
+    assert axes[2].get_xlabel() == "SVI"
