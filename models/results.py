@@ -1,0 +1,48 @@
+"""Measurements are kept in ``docs/claims/NAME.json``: a row per case, written as it is measured; none is typed."""
+
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+FOLDER = Path(__file__).parents[1] / "docs" / "claims"
+PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "numpy", "scikit-learn")
+
+
+def load(name: str) -> dict[str, Any]:
+    """What is kept under this name, without rows if there is nothing."""
+    path = FOLDER / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {"minutes": 0.0, "rows": []}
+
+
+def collect(name: str, cases: Sequence[dict], measure: Callable[..., dict], **about: Any) -> list[dict]:
+    """The rows, ``case | measure(**case)``; those that are kept already aren't measured again.
+
+    ``about``: what else the file says, the command and units among it. A row is written before the next is begun.
+    """
+    kept = load(name)
+    for case in tqdm([case for case in cases if not _find(kept["rows"], case)], desc=name, unit="case"):
+        begin = time.perf_counter()
+        kept["rows"].append(case | measure(**case))
+        kept["minutes"] = round(kept["minutes"] + (time.perf_counter() - begin) / 60, 2)
+        versions = {"python": platform.python_version()} | {package: metadata.version(package) for package in PACKAGES}
+        _write(name, kept | about | {"date": date.today().isoformat(), "versions": versions})
+    return [row for case in cases for row in _find(kept["rows"], case)]
+
+
+def _find(rows: list[dict], case: dict) -> list[dict]:
+    return [row for row in rows if case.items() <= row.items()]
+
+
+def _write(name: str, report: dict) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    part = FOLDER / f"{name}.part"
+    first = {key: value for key, value in report.items() if key != "rows"}
+    part.write_text(json.dumps(first | {"rows": report["rows"]}, indent=1, default=float) + "\n")
+    part.replace(FOLDER / f"{name}.json")
