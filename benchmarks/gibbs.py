@@ -130,7 +130,7 @@ def numpyros(name: str, model, inputs, y) -> list[dict]:
     for sampler, (kernel, steps) in kernels.items():
         progress(f"{name}: {sampler}")
         seconds, gates = [], []
-        # One chain after another: they take a single key, and vmapped Cholesky factors in NUTS deadlocked XLA's threads.
+        # One chain after another: they take a single key, and NUTS with vmapped Cholesky factors deadlocked in XLA.
         for key in jax.random.split(jax.random.key(0), 2):
             state = kernel.init(
                 key, steps, None, (inputs, y), {}
