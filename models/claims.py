@@ -186,8 +186,8 @@ SECTIONS = (
     Section(
         "4.1 Square wave",
         "square_wave",
-        "`models/square_wave.py`: 200 times, a model noise sd of 0.2. The largest differences between the engines are in "
-        "H's spread: the mean-field family holds x and H apart, and so doesn't know that their common scale is free.",
+        "`models/square_wave.py`: 200 times, a model noise sd of 0.2. The engines differ most in "
+        "H's sd: the mean-field family holds x and H apart, and so doesn't know that their common scale is free.",
         square_wave,
     ),
     Section(
