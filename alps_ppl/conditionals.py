@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
 from numpyro.distributions import constraints
 
-from alps_ppl.features import Features
+from alps_ppl.features import Features, blocks
 from alps_ppl.gaussians import PrecisionNormal, StatesNormal
 
 
@@ -66,10 +66,16 @@ def statistics(features: Features, y: Float[Array, "time output"]) -> Statistics
     filled = np.where(observed, values, 0.0)
     patterns, pattern = np.unique(observed, axis=1, return_inverse=True)
     array = partial(jnp.asarray, dtype=y.dtype)
+    r = features.num_features
+    gram, projection = np.zeros((patterns.shape[1], r, r)), np.zeros((values.shape[1], r))
+    for rows in blocks(len(values)):
+        phi = features.phi(features.times[rows])
+        gram += np.stack([(phi * seen[:, None]).T @ phi for seen in patterns[rows].T])
+        projection += filled[rows].T @ phi
     return Statistics(
-        gram=array(np.stack([features.phi[rows].T @ features.phi[rows] for rows in patterns.T])),
+        gram=array(gram),
         pattern=jnp.asarray(pattern.reshape(-1)),
-        projection=array(filled.T @ features.phi),
+        projection=array(projection),
         sum_squares=array((filled**2).sum(0)),
         num_observed=array(observed.sum(0)),
         owner=jnp.asarray(features.owner),
@@ -89,7 +95,7 @@ def _state_statistics(features: Features, patterns, filled, array) -> StateStati
         precision=array(space.precision),
         half_log_det=array(0.5 * np.linalg.slogdet(space.precision)[1].sum()),
         observe=array(features.observe),
-        phi=array(features.phi[features.first]),
+        phi=array(features.phi(features.times[features.first])),
         counts=array(per_time(patterns.astype(float))),
         sums=array(per_time(filled).T),
     )

@@ -32,7 +32,8 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
     Groups: posterior (b, H, x and noise_variance where it is learnt), sample_stats (``gate_prob``: the
     probability with which each gate was drawn, or rho for SVI; ``lp``), posterior_predictive, log_likelihood,
     observed_data, constant_data. An SVI fit gives one chain of ``num_draws`` independent draws; its x are
-    drawn from the marginals, so a draw isn't a path. With missing cells log_likelihood runs over
+    drawn from the marginals, so a draw isn't a path. Draws without x (``ALPSGibbs(keep_latents=False)``) give no
+    posterior_predictive and no log_likelihood: use ``predict``. With missing cells log_likelihood runs over
     ``cell``, the observed ones only. The tree's ``engine`` attribute is "svi" or "gibbs".
     """
     from arviz_base import from_dict
@@ -58,17 +59,11 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
                 f"posterior: the draws of {name} hold values that aren't finite; fit again in 64-bit "
                 "(numpyro.enable_x64()), or with y and mixing_variance on the same scale"
             )
-    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in sites.items() if name in DIMS}
-    shape = sites["b"].shape[:2]
-    predictive = Predictive(model, flat, return_sites=["y"])
-    y_draws = jax.jit(predictive)(jax.random.key(0), inputs)["y"]
-    likelihood = jax.jit(lambda samples: log_likelihood(model, samples, inputs, y)["y"])(flat)
     observed = ~np.isnan(np.asarray(y))
     groups = {
         "posterior": sites,
         "sample_stats": stats,
-        "posterior_predictive": {"y": y_draws.reshape(*shape, *y.shape)},
-        "log_likelihood": {"y": likelihood.reshape(*shape, *y.shape)},
+        **(_of_y(model, sites, inputs, y) if "x" in sites else {}),
         "observed_data": {"y": y},
         "constant_data": {
             "prior_inclusion_prob": model.inclusion_prob,
@@ -83,10 +78,20 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
     )
     if "inputs" in time:
         tree["constant_data"]["inputs"] = xr.DataArray(time["inputs"][1], dims=time["inputs"][0])
-    if not observed.all():
+    if "log_likelihood" in tree.children and not observed.all():
         tree["log_likelihood"] = xr.DataTree(_observed_cells(tree["log_likelihood"].to_dataset(), observed))
     tree.attrs["engine"] = engine
     return tree
+
+
+def _of_y(model: ALPS, sites: dict[str, Any], inputs, y) -> dict[str, dict[str, Any]]:
+    """Draws of y given the sites, (chain, draw, time, output), and the log likelihood of its cells."""
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in sites.items() if name in DIMS}
+    shape = (*sites["b"].shape[:2], *y.shape)
+    predictive = Predictive(model, flat, return_sites=["y"])
+    y_draws = jax.jit(predictive)(jax.random.key(0), inputs)["y"]
+    likelihood = jax.jit(lambda samples: log_likelihood(model, samples, inputs, y)["y"])(flat)
+    return {"posterior_predictive": {"y": y_draws.reshape(shape)}, "log_likelihood": {"y": likelihood.reshape(shape)}}
 
 
 def _observed_cells(dataset: xr.Dataset, observed: np.ndarray) -> xr.Dataset:
@@ -144,7 +149,7 @@ def gate_diagnostics(tree: xr.DataTree) -> pd.DataFrame:
 
     gates, probs = _gates(tree)
     frame = pd.DataFrame(index=pd.Index(tree["posterior"]["latent"].values, name="latent"))
-    frame["flips"] = 1000 * (np.diff(gates, axis=1) != 0).mean((0, 1))
+    frame["flips"] = 1000 * (np.diff(gates, axis=1) != 0).mean((0, 1)) if gates.shape[1] > 1 else np.nan
     by_chain = probs.mean(1)
     frame["lowest"], frame["highest"] = by_chain.min(0), by_chain.max(0)
     moving = [np.ptp(p) > 0 and gates.shape[1] > 3 for p in probs.T]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 from tinygp.kernels.quasisep import Quasisep
@@ -16,20 +17,21 @@ from tinygp.kernels.quasisep import Quasisep
 from alps_ppl.covariances import Covariance
 from alps_ppl.statespace import StateSpace, interpolate, markov_terms, state_space, states_resolve
 
-# Up to this rank, or an eighth of the times, features cost less than states.
+# Up to this rank, or an eighth of the times and four times this rank, features cost less than states.
 LOW_RANK = 64
+# How many rows of features are held at a time.
+BLOCK = 16_384
 
 
 class Features(NamedTuple):
     """x_j = Phi_j w_j, w_j ~ N(0, I): a pivoted Cholesky factor of each latent's Gram matrix.
 
-    The latents' features lie side by side: ``phi`` is [Phi_1 ... Phi_m] (time, feature). ``pivots`` are the times that
-    latent j's features interpolate and ``pivot_tril`` the Cholesky factor of its Gram matrix there. Terms of a
-    covariance without a low rank but with a Markov form, ``terms``, have states in ``space`` instead, whose values
-    follow the features' weights. ``owner`` says whose each weight is.
+    ``pivots`` are the times that latent j's features interpolate and ``pivot_tril`` the Cholesky factor of its Gram
+    matrix there; Phi itself is computed where it is needed. Terms of a covariance without a low rank but with a Markov
+    form, ``terms``, have states in ``space`` instead, whose values follow the features' weights. ``owner`` says whose
+    each weight is.
     """
 
-    phi: Float[np.ndarray, "time feature"]
     owner: Int[np.ndarray, " weight"]
     pivots: list[Int[np.ndarray, " rank"]]
     pivot_tril: list[Float[np.ndarray, "rank rank"]]
@@ -41,6 +43,11 @@ class Features(NamedTuple):
     @property
     def num_latents(self) -> int:
         return len(self.pivots)
+
+    @property
+    def num_features(self) -> int:
+        """The ranks' sum: how many of the weights aren't states."""
+        return sum(map(len, self.pivots))
 
     @property
     def row(self) -> Int[np.ndarray, " time"]:
@@ -58,11 +65,23 @@ class Features(NamedTuple):
         space = self.space
         return space.observe * (space.owner == np.arange(self.num_latents)[:, None])  # type: ignore[union-attr]
 
-    def latents(self, weights: Float[Array, " weight"]) -> Float[Array, "latent time"]:
-        """X at the inputs."""
-        r = self.phi.shape[1]
+    def phi(self, inputs: Float[np.ndarray, "row *column"] | None = None) -> Float[np.ndarray, "row feature"]:
+        """[Phi_1 ... Phi_m], the latents' features side by side, at ``inputs`` (None: all that there are)."""
+        rows = jnp.asarray(self.times if inputs is None else inputs)
+        latents = zip(self.rest, self.pivots, self.pivot_tril, strict=True)
+        parts = [
+            _interpolation(covariance, rows, jnp.asarray(self.times[pivots]), tril)
+            for covariance, pivots, tril in latents
+        ]
+        return np.concatenate(parts, 1)
+
+    def latents(
+        self, weights: Float[Array, " weight"], phi: Float[np.ndarray, "time feature"]
+    ) -> Float[Array, "latent time"]:
+        """X at the inputs, whose features are ``phi``."""
+        r = self.num_features
         columns = jax.nn.one_hot(self.owner[:r], self.num_latents, dtype=weights.dtype) * weights[:r, None]
-        x = jnp.asarray(self.phi, weights.dtype) @ columns
+        x = jnp.asarray(phi, weights.dtype) @ columns
         if self.space is not None:
             x += self._observed(weights[r:])[self.row]
         return x.T
@@ -71,20 +90,17 @@ class Features(NamedTuple):
         observe = jnp.asarray(self.observe.T, states.dtype)
         return states.reshape(*states.shape[:-1], -1, len(observe)) @ observe
 
-    def weights(
-        self, x: Float[Array, "*draw latent time"], states: Float[Array, "*draw state"] | None = None
-    ) -> Float[Array, "*draw weight"]:
+    def weights(self, x: Float[Array, "*draw latent time"]) -> Float[Array, "*draw weight"]:
         """The weights of latents that lie in the features' span: x_j at its pivots is L_j w_j.
 
-        With Markov latents ``states`` are needed too; without them they are some that give these x.
+        Of the Markov latents' states, which x alone doesn't tell, the smallest that give these x.
         """
         parts = []
-        if self.space is not None:
-            if states is None:  # the smallest
-                states = (x.mT[..., self.first, :] @ np.linalg.pinv(self.observe).T).reshape(*x.shape[:-2], -1)
-            x = x - self._observed(states)[..., self.row, :].mT
-            parts = [states.reshape(math.prod(x.shape[:-2]), -1)]
         num_draws = math.prod(x.shape[:-2])
+        if self.space is not None:
+            states = (x.mT[..., self.first, :] @ np.linalg.pinv(self.observe).T).reshape(*x.shape[:-2], -1)
+            x = x - self._observed(states)[..., self.row, :].mT
+            parts = [states.reshape(num_draws, -1)]
         solves = [
             solve_triangular(jnp.asarray(tril, x.dtype), x[..., j, pivots].reshape(num_draws, -1).T, lower=True).T
             if len(pivots)
@@ -98,28 +114,21 @@ class Features(NamedTuple):
 
         For features k** - Phi* Phi*^T, for states the variance between the neighbouring times' states.
         """
-        columns, residuals = [], []
-        inputs = jnp.asarray(self.times, new_inputs.dtype)
-        for covariance, pivots, tril in zip(self.rest, self.pivots, self.pivot_tril, strict=True):
-            if covariance is None:
-                columns.append(jnp.zeros((len(new_inputs), 0), new_inputs.dtype))
-                residuals.append(jnp.zeros(len(new_inputs), new_inputs.dtype))
-                continue
-            K = covariance(inputs[pivots], new_inputs)
-            phi = solve_triangular(jnp.asarray(tril, K.dtype), K, lower=True).T if len(pivots) else K.T
-            columns.append(phi)
-            residuals.append(jnp.clip(covariance(new_inputs) - (phi**2).sum(-1), 0.0))
-        basis, residual = jnp.concatenate(columns, -1), jnp.stack(residuals)
+        r, dtype = self.num_features, new_inputs.dtype
+        basis, owner = self.phi(np.asarray(new_inputs)), self.owner[:r]
+        prior = [np.zeros(len(new_inputs)) if k is None else np.asarray(_diagonal(k, new_inputs)) for k in self.rest]
+        residual = np.clip(
+            np.stack(prior) - ((basis**2) @ (owner[:, None] == np.arange(self.num_latents))).T, 0.0, None
+        )
         if self.space is None:
-            return Extension(basis, self.owner, residual, None)
-        r = self.phi.shape[1]
+            return Extension(jnp.asarray(basis, dtype), owner, jnp.asarray(residual, dtype), None)
         new_times = np.asarray(new_inputs, np.float64)
         index, coefficients, open_ = interpolate(self.terms, self.space, new_times, self.num_latents)
         features = np.broadcast_to(np.arange(r), (len(new_inputs), r))
         return Extension(
-            jnp.concatenate([basis, jnp.asarray(coefficients, basis.dtype)], -1),
-            np.concatenate([self.owner[:r], self.space.owner, self.space.owner]),
-            residual + jnp.asarray(open_, residual.dtype),
+            jnp.asarray(np.concatenate([basis, coefficients], -1), dtype),
+            np.concatenate([owner, self.space.owner, self.space.owner]),
+            jnp.asarray(residual + open_, dtype),
             np.concatenate([features, r + index], -1),
         )
 
@@ -140,7 +149,7 @@ class RankError(ValueError):
     """A covariance needs more features than it may have."""
 
 
-_column = jax.jit(lambda covariance, inputs, pivot: covariance(inputs, inputs[pivot][None])[:, 0])
+_column = jax.jit(lambda covariance, inputs, pivot: covariance(inputs, pivot[None])[:, 0])
 _diagonal = jax.jit(lambda covariance, inputs: covariance(inputs))
 
 
@@ -179,13 +188,46 @@ def pivoted_cholesky(
         if rank == phi.shape[1]:
             phi = np.concatenate([phi, np.zeros_like(phi)], 1)
         pivot = int(residual.argmax())
-        column = np.asarray(_column(covariance, inputs, pivot), np.float64)
+        column = np.asarray(_column(covariance, inputs, inputs[pivot]), np.float64)
         phi[:, rank] = (column - phi[:, :rank] @ phi[pivot, :rank]) / np.sqrt(residual[pivot])
         phi[pivots, rank] = 0.0  # exactly so without round-off: earlier pivots are interpolated already
         residual -= phi[:, rank] ** 2
         pivots.append(pivot)
         residual[pivots] = 0.0
     return phi[:, : len(pivots)], np.array(pivots, int)
+
+
+def _interpolation(covariance: Covariance | None, inputs, pivot_inputs, tril) -> Float[np.ndarray, "row rank"]:
+    """Phi at ``inputs``: K_row,pivots L^-T, column by column as in the factor, in float64."""
+    if len(tril) == 0:
+        return np.zeros((len(inputs), 0))
+    K = np.stack([np.asarray(_column(covariance, inputs, pivot), np.float64) for pivot in pivot_inputs])
+    return scipy.linalg.solve_triangular(tril, K, lower=True).T
+
+
+def choose_pivots(
+    covariance: Covariance, inputs: Float[Array, "time *column"], *, max_rank: int, tolerance: float, name: str = ""
+) -> tuple[Int[np.ndarray, " rank"], Float[np.ndarray, "rank rank"]]:
+    """The pivots among all inputs, and the Cholesky factor there, from no more than BLOCK rows of Phi at a time.
+
+    Of more inputs than that, evenly spread ones are candidates at first; what they leave over joins them.
+    """
+    n = len(inputs)
+    candidates = np.unique(np.linspace(0, n - 1, min(n, BLOCK)).round().astype(int))
+    seen = np.zeros(0, int)
+    while True:
+        factor = pivoted_cholesky(covariance, inputs[candidates], max_rank=max_rank, tolerance=tolerance, name=name)
+        pivots, tril = candidates[factor[1]], factor[0][factor[1]]
+        if len(candidates) == n:
+            return pivots, tril
+        prior = np.asarray(_diagonal(covariance, inputs), np.float64)
+        explained = [(_interpolation(covariance, inputs[rows], inputs[pivots], tril) ** 2).sum(1) for rows in blocks(n)]
+        left = prior - np.concatenate(explained)
+        over = np.flatnonzero(left > tolerance * prior.max())
+        if len(over) == 0:
+            return pivots, tril
+        seen = np.union1d(seen, pivots)
+        candidates = np.union1d(seen, over[np.argsort(-left[over])[: max(1, BLOCK - len(seen))]])
 
 
 def features(
@@ -199,17 +241,18 @@ def features(
     """The features of all latents at ``inputs``, in float64 NumPy arrays, and the states of those without a low rank.
 
     ``tolerance`` is relative (None: 1e-10 in float64, 1e-5 in float32). A covariance of one-dimensional inputs whose
-    rank is above 64 and an eighth of the times has states for its Markov terms, if the precision can tell them apart.
+    rank is above 64 and an eighth of the times (256 at most) has states for its Markov terms, if the precision can
+    tell them apart.
     """
     if tolerance is None:
         tolerance = 1e-10 if jnp.finfo(inputs.dtype).bits == 64 else 1e-5
-    low_rank = min(max_rank, max(LOW_RANK, len(inputs) // 8))
+    low_rank = min(max_rank, max(LOW_RANK, min(len(inputs) // 8, 4 * LOW_RANK)))
     times = np.unique(np.asarray(inputs, np.float64))
     factors: list[tuple] = []
     rest: list[Any] = list(covariances)
     terms: dict[int, Sequence[Quasisep]] = {}
     for j, (covariance, name) in enumerate(zip(covariances, names, strict=True)):
-        factor = partial(pivoted_cholesky, inputs=inputs, tolerance=tolerance, name=name)
+        factor = partial(choose_pivots, inputs=inputs, tolerance=tolerance, name=name)
         markov, others = markov_terms(covariance) if inputs.ndim == 1 else ([], [covariance])
         try:
             factors.append(factor(covariance, max_rank=low_rank if markov else max_rank))
@@ -221,20 +264,23 @@ def features(
                 continue
             terms[j] = markov
             rest[j] = reduce(add, others) if others else None
-            empty = np.zeros((len(inputs), 0)), np.zeros(0, int)
-            factors.append(factor(rest[j], max_rank=max_rank) if others else empty)
-    owner = np.repeat(np.arange(len(factors)), [len(pivots) for _, pivots in factors])
+            factors.append(factor(rest[j], max_rank=max_rank) if others else (np.zeros(0, int), np.zeros((0, 0))))
+    owner = np.repeat(np.arange(len(factors)), [len(pivots) for pivots, _ in factors])
     space = None
     if terms:
         space = state_space(terms, times)
         owner = np.concatenate([owner, np.tile(space.owner, len(space.times))])
     return Features(
-        phi=np.concatenate([phi for phi, _ in factors], 1),
         owner=owner,
-        pivots=[pivots for _, pivots in factors],
-        pivot_tril=[phi[pivots] for phi, pivots in factors],
+        pivots=[pivots for pivots, _ in factors],
+        pivot_tril=[tril for _, tril in factors],
         rest=rest,
         times=np.asarray(inputs, np.float64),
         terms=terms,
         space=space,
     )
+
+
+def blocks(num_rows: int) -> list[slice]:
+    """Slices of at most BLOCK rows."""
+    return [slice(start, start + BLOCK) for start in range(0, num_rows, BLOCK)]

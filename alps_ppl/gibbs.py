@@ -62,23 +62,24 @@ STARTS = ("prior", "dispersed", "off", "on")
 class ALPSGibbsState(NamedTuple):
     """``z``: b, H, the latents' weights and, if it is learnt, noise_variance.
 
-    ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents.
+    ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents; NaN
+    before the first sweep.
     ``gate_prob`` (latent,) is the probability with which the sweep drew each gate on: its mean over the draws
-    estimates the inclusion probability with less Monte Carlo error than the mean of ``b``. ``states`` are those of
-    latents with a Markov form, which prediction needs; empty where there are none.
+    estimates the inclusion probability with less Monte Carlo error than the mean of ``b``. ``weights`` are those of
+    ``z`` once more: prediction needs them, and ``get_samples`` has the program's sites only.
     ``stats`` is the data's and the same in all chains: it isn't batched in vectorized chains.
     """
 
     z: dict[str, Array]
     potential_energy: Float[Array, ""]
     gate_prob: Float[Array, " latent"]
-    states: Float[Array, " state"]
+    weights: Float[Array, " weight"]
     rng_key: Array
     stats: Statistics
 
 
 # What vmap maps over when the chains are vectorized: everything but the statistics.
-_CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, states=0, rng_key=0, stats=None)  # type: ignore[arg-type]
+_CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, weights=0, rng_key=0, stats=None)  # type: ignore[arg-type]
 
 
 def _refuse_traced_data(data):
@@ -106,7 +107,7 @@ class ALPSGibbs(MCMCKernel):
 
     All chain methods work; ``chain_method="vectorized"`` shares the statistics and compiles once.
     ``get_samples()`` has the program's sites b, H, x and, if learnt, noise_variance; the extra fields
-    have ``gate_prob`` and ``potential_energy``.
+    have ``gate_prob``, ``potential_energy`` and ``weights``, the latents' coordinates.
 
     Parameters
     ----------
@@ -124,6 +125,9 @@ class ALPSGibbs(MCMCKernel):
     tolerance
         The largest variance that a latent's features may leave out, relative to its largest variance.
         Default 1e-10 in float64, 1e-5 in float32.
+    keep_latents
+        Whether the draws have ``x``, a number per chain, draw, latent and time. Without it memory doesn't grow with
+        the number of times; ``predict`` works all the same.
 
     ``init_params`` may hold b, H, x and noise_variance, each with a leading chain axis for several
     chains; what it lacks starts as ``start`` says. A fitted SVI state: ``init_params=alps.init_from_svi(...)``.
@@ -139,6 +143,7 @@ class ALPSGibbs(MCMCKernel):
         start: str = "prior",
         max_rank: int = 2000,
         tolerance: float | None = None,
+        keep_latents: bool = True,
     ):
         if not isinstance(model, ALPS):
             raise TypeError(f"model: expected an alps_ppl.ALPS, got {type(model).__name__}")
@@ -151,21 +156,23 @@ class ALPSGibbs(MCMCKernel):
             )
         check_count("max_rank", max_rank)
         if tolerance is not None:
-            tolerance = float(in_range("tolerance", tolerance, 0.0, 0.1))
+            tolerance = float(in_range("tolerance", tolerance, 1e-15, 0.1))
         self.model = model
         self.blocks = blocks
         self.moves = _moves(blocks, len(model.outputs), has_states=False)
         self.start = start
         self.max_rank = max_rank
         self.tolerance = tolerance
+        self.keep_latents = keep_latents
         self._sample_fn: Any = None
         self._features: Features | None = None
+        self._phi: np.ndarray | None = None
         self.inputs: np.ndarray | None = None
 
     @property
     def default_fields(self):
         """What is collected without asking: the sites, then the potential energy and the gates' probabilities."""
-        return ("z", "potential_energy", "gate_prob", "states")
+        return ("z", "potential_energy", "gate_prob", "weights")
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
         """The first state; ``rng_key`` may be a batch of keys (vectorized chains)."""
@@ -183,6 +190,7 @@ class ALPSGibbs(MCMCKernel):
                 tolerance=self.tolerance,
             )
             self.moves = _moves(self.blocks, len(self.model.outputs), has_states=self._features.space is not None)
+            self._phi = self._features.phi() if self.keep_latents else None
             stats = statistics(self._features, y)
             self._warn_if_imprecise(stats)
         self._sample_fn = self._sweep
@@ -199,11 +207,11 @@ class ALPSGibbs(MCMCKernel):
 
     def postprocess_fn(self, model_args, model_kwargs):
         """From a draw of the weights to a draw of the program's sites."""
-        features = self._features
+        features: Any = self._features
 
         def to_sites(z):
             sites = {name: value for name, value in z.items() if name != "weights"}
-            return {**sites, "x": features.latents(z["weights"])}  # type: ignore[union-attr]
+            return {**sites, "x": features.latents(z["weights"], self._phi)} if self.keep_latents else sites
 
         return jax.jit(to_sites)
 
@@ -242,7 +250,7 @@ class ALPSGibbs(MCMCKernel):
         if "noise_variance" in given and not self.model.learns_noise:
             raise ValueError("init_params: noise_variance is fixed in this model, so it has no start")
         sizes = {"b": (len(self.model.latents),), "H": self.model.mixing_variance.shape}
-        sizes |= {"x": (len(self.model.latents), self._features.phi.shape[0])}  # type: ignore[union-attr]
+        sizes |= {"x": (len(self.model.latents), len(self._features.times))}  # type: ignore[union-attr]
         sizes |= {"noise_variance": (len(self.model.outputs),)}
         for name, value in given.items():
             expected = (*((num_chains,) if num_chains else ()), *sizes[name])
@@ -276,12 +284,9 @@ class ALPSGibbs(MCMCKernel):
             z["noise_variance"] = model.noise_variance.expand((p,)).sample(noise_key)
         z = {name: jnp.asarray(given.get(name, value), dtype) for name, value in z.items()}
         z["b"] = model.gates(z["b"]).astype(jnp.int32)
-        rss = residual_sum_squares(stats, moments(stats, z["weights"], m), z["H"], z["b"].astype(dtype))
-        energy = self._potential_energy(stats, rss, z)
-        return self._state(z, energy, jnp.asarray(model.inclusion_prob, dtype), rng_key, stats)
-
-    def _state(self, z, energy, gate_prob, rng_key, stats: Statistics) -> ALPSGibbsState:
-        return ALPSGibbsState(z, energy, gate_prob, stats.split(z["weights"])[1].reshape(-1), rng_key, stats)
+        unknown = jnp.full((), jnp.nan, dtype)  # the first sweep's to compute: a second of compilation
+        gate_prob = jnp.asarray(model.inclusion_prob, dtype)
+        return ALPSGibbsState(z, unknown, gate_prob, z["weights"], rng_key, stats)
 
     def _noise_variance(self, z) -> Float[Array, " output"]:
         return z["noise_variance"] if self.model.learns_noise else jnp.asarray(self.model.noise_variance, z["H"].dtype)
@@ -344,7 +349,7 @@ class ALPSGibbs(MCMCKernel):
             H, weights = H * c, weights / c[stats.owner]
         z |= {"b": b.astype(jnp.int32), "H": H, "weights": weights}
         energy = self._potential_energy(stats, rss, z)
-        return self._state(z, energy, jnp.stack(gate_probs).mean(0), rng_key, stats)
+        return ALPSGibbsState(z, energy, jnp.stack(gate_probs).mean(0), weights, rng_key, stats)
 
     def _noise_shapes(self, num_weights: int) -> tuple[dict[str, tuple], dict[str, tuple]]:
         """How many standard normals and how many uniforms each block of a sweep takes."""
@@ -361,7 +366,7 @@ class ALPSGibbs(MCMCKernel):
             "gate": (m,),
             "gate_column": (m,),
             "gate_latent": (m,),
-            "marginal": (3 * m,),
+            "marginal": (1 + 3 * m,),
             "marginal_swap": (2, m),
             "marginal_walk": (m,),
             "exchange": (len(self._equal_pairs()),),
@@ -378,7 +383,8 @@ class ALPSGibbs(MCMCKernel):
         p, m = H.shape
         index = jnp.arange(m)
         order, flip, shift = jnp.tile(index, (m, 1)), jnp.zeros((m, m), bool), jnp.zeros((m, p, m), H.dtype)
-        proposals = []
+        # The first proposal changes nothing and is accepted: it evaluates where the chain is, in the same program.
+        proposals = [(order[:1], flip[:1], shift[:1])]
         if "marginal_gate" in self.moves:
             proposals.append((order, jnp.eye(m, dtype=bool), shift))
         if "marginal_swap" in self.moves and m > 1:
@@ -406,9 +412,9 @@ class ALPSGibbs(MCMCKernel):
             carry = jax.tree.map(lambda new, old: jnp.where(accept, new, old), (new_H, new_b, there), carry)
             return carry, jax.nn.sigmoid(on_minus_off)
 
-        uniform = uniform["marginal"][: len(proposals[0])]
-        (H, b, _), prob = jax.lax.scan(step, (H, b, log_target(H, b)), (*proposals, uniform))
-        return H, b, prob[:m]
+        nowhere = jnp.full((), -jnp.inf, H.dtype)
+        (H, b, _), prob = jax.lax.scan(step, (H, b, nowhere), (*proposals, uniform["marginal"][: len(proposals[0])]))
+        return H, b, prob[1 : m + 1]
 
     def _gates_with_latents(self, stats, H, b, weights, noise, normal, uniform):
         likelihood = weights_likelihood(stats, H, noise)
@@ -491,8 +497,10 @@ def _moves(blocks: str | Sequence[str], num_outputs: int, *, has_states: bool) -
     chosen = ("few outputs" if few_outputs else "many outputs") if blocks == "default" else blocks
     moves = BLOCKS.get(chosen, (chosen,)) if isinstance(chosen, str) else chosen
     if not isinstance(moves, (list, tuple)) or not all(move in list(MOVES) for move in moves):
-        names = ["default", *BLOCKS]
-        raise ValueError(f"blocks: expected one of {names}, or a list of moves among {list(MOVES)}, got {blocks!r}")
+        raise ValueError(
+            f"blocks: expected the name of a set, one of {['default', *BLOCKS]} as a string, or a list of moves among "
+            f"{list(MOVES)}, got {blocks!r}"
+        )
     moves = tuple(moves)
     if not any("gate" in move for move in moves):
         raise ValueError(f"blocks: expected a move of the gates ({[m for m in MOVES if 'gate' in m]}), got {moves}")

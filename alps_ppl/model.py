@@ -142,21 +142,21 @@ class ALPS:
             with handlers.scale(scale=(num_times or len(inputs)) / len(inputs)):
                 return numpyro.sample("y", noise.mask(observed), obs=jnp.where(observed, y, 0.0))
 
-    def check(self, inputs: Any, y: Any = None, *, warn: bool = True) -> tuple[Array, Array | None]:
+    def check(
+        self, inputs: Any, y: Any = None, *, warn: bool = True, name: str = "inputs"
+    ) -> tuple[Array, Array | None]:
         """``inputs`` and ``y`` as float arrays of shape (time,) or (time, column) and (time, output).
 
         Raises a ValueError or TypeError that says what was expected, got, and what to do. ``warn``: of a ``y``
-        that float32 is too coarse to fit.
+        that float32 is too coarse to fit. ``name``: what errors call the inputs.
         """
-        inputs = _check_inputs(inputs)
+        inputs = _check_inputs(inputs, name)
         num_columns = inputs.shape[1] if inputs.ndim == 2 else 1
         for latent, covariance in zip(self.latents, self.covariances, strict=True):
             column = getattr(covariance, "axis", None) if isinstance(covariance, Subspace) else None
             # JAX would take the last column for one that isn't there.
             if isinstance(column, int) and not (inputs.ndim == 2 and -num_columns <= column < num_columns):
-                raise ValueError(
-                    f"latent {latent!r} reads column {column} of the inputs, whose shape is {inputs.shape}"
-                )
+                raise ValueError(f"latent {latent!r} reads column {column} of {name}, whose shape is {inputs.shape}")
         return inputs, None if y is None else _check_y(y, inputs, self.outputs, warn)
 
     def __repr__(self):
@@ -233,33 +233,33 @@ def given(y: Any) -> Any:
     return y
 
 
-def _check_inputs(inputs: Any) -> Array:
-    values = numbers("inputs", inputs)
+def _check_inputs(inputs: Any, name: str) -> Array:
+    values = numbers(name, inputs)
     if values.ndim not in (1, 2):
-        raise ValueError(f"inputs: expected shape (time,) or (time, column), got {values.shape}")
+        raise ValueError(f"{name}: expected shape (time,) or (time, column), got {values.shape}")
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.size == 0:
-        raise ValueError(f"inputs: expected at least one time, got shape {values.shape}")
+        raise ValueError(f"{name}: expected at least one time, got shape {values.shape}")
     if not _is_concrete(values):
         return values
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise ValueError(f"inputs: expected finite numbers, got {values[row]} in row {row}; drop that row")
+        raise ValueError(f"{name}: expected finite numbers, got {values[row]} in row {row}; drop that row")
     array = jnp.asarray(values)
     if array.dtype == jnp.float32:
-        _warn_if_rounded(values)
+        _warn_if_rounded(values, name)
     return array
 
 
-def _warn_if_rounded(values: np.ndarray) -> None:
+def _warn_if_rounded(values: np.ndarray, name: str) -> None:
     columns = values.reshape(len(values), -1).T
     for column in columns:
         gaps = np.diff(np.unique(column))
         error = np.abs(column.astype(np.float32) - column).max()
         if gaps.size and error > 1e-2 * gaps.min():
             warn_caller(
-                f"inputs: float32 moves them by up to {error:.2g} where neighbours are {gaps.min():.2g} apart; "
+                f"{name}: float32 moves them by up to {error:.2g} where neighbours are {gaps.min():.2g} apart; "
                 "subtract the first time, or switch on 64-bit with numpyro.enable_x64()"
             )
             return

@@ -219,9 +219,10 @@ def plot_training(fit: SVIFit, *, axes: Any = None) -> np.ndarray:
 
 
 def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
-    """Mean and variance of the mixing matrix H, a row per engine, signs aligned: the paper's Figures 3a and 3b.
+    """Mean and variance of the mixing matrix H, a row per engine, the paper's Figures 3a and 3b.
 
-    ``unit`` is that of H: the unit of the outputs that were fitted.
+    ``unit`` is that of H: the unit of the outputs that were fitted. A latent's sign is free; its draws are given one
+    sign, the same for all engines. The names of latents that are off (probability below 1/2) are grey.
     """
     first = next(iter(trees.values()))["posterior"]
     outputs, latents = (np.asarray(first[dim]).astype(str) for dim in ("output", "latent"))
@@ -238,6 +239,10 @@ def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the ou
         reference = aligned["x"].mean(("chain", "draw")) if reference is None else reference
         H = aligned["H"]
         moments[engine] = H.mean(("chain", "draw")).values, H.var(("chain", "draw")).values
+    on = (
+        np.mean([tree["posterior"].to_dataset()["b"].mean(("chain", "draw")).values for tree in trees.values()], axis=0)
+        > 0.5
+    )
     # One scale for all engines, so that colours can be compared between rows.
     largest = max(np.abs(mean).max() for mean, _ in moments.values())
     broadest = max(variance.max() for _, variance in moments.values())
@@ -253,7 +258,9 @@ def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the ou
             ax.set_yticks(range(len(outputs)), outputs, fontsize=8)
             ax.set_title(f"{_name(engine)}: {name} of H", fontsize=10)
         ax.figure.colorbar(image, ax=list(axes[:, column])).set_label(bar_label, fontsize=8)
-        ax.set_xlabel("latent process")
+        for label, is_on in zip(ax.get_xticklabels(), on, strict=True):
+            label.set_color("black" if is_on else "#999999")
+        ax.set_xlabel("latent process (grey: off, H at its prior)")
     for ax in axes[:, 0]:
         ax.set_ylabel("output")
     return axes

@@ -137,7 +137,8 @@ def check_posterior(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, 
     if not isinstance(model, ALPS):
         raise TypeError(f"model: expected the alps_ppl.ALPS that was fitted, got {type(model).__name__}")
     fit = posterior if isinstance(posterior, SVIFit) else posterior.sampler
-    num_times = None if isinstance(posterior, SVIFit) else samples_of(posterior)["x"].shape[-1]
+    x = None if isinstance(posterior, SVIFit) else samples_of(posterior).get("x")
+    num_times = None if x is None else x.shape[-1]
     fitted_model, fitted_inputs = getattr(fit, "model", model), getattr(fit, "inputs", None)
     if isinstance(fitted_model, ALPS) and not _same(fitted_model, model):
         raise ValueError(f"model: expected the one that was fitted, {fitted_model}, got another, {model}")
@@ -166,7 +167,8 @@ def samples_of(mcmc: MCMC, group_by_chain: bool = False) -> dict[str, Array]:
         samples = mcmc.get_samples(group_by_chain)
     except (AssertionError, TypeError):
         raise ValueError("posterior: the MCMC has no draws yet; call mcmc.run(rng_key, inputs, y) first") from None
-    missing = {"b", "H", "x"} - set(samples)
+    missing = {"b", "H"} - set(samples)
+    missing |= {"x"} - set(samples) - ({"x"} if "weights" in mcmc.get_extra_fields() else set())
     if missing:
         raise ValueError(f"posterior: expected draws of b, H and x, but {sorted(missing)} weren't collected")
     return samples
@@ -231,7 +233,7 @@ def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> 
     return Draws(
         model.gates(sites["b"].astype(new.basis.dtype))[:, None, :] * sites["H"],
         _noise(sites, model),
-        basis.weights(sites["x"], sites.get("states")),
+        sites["weights"] if "weights" in sites else basis.weights(sites["x"]),
         new.basis,
         new.owner,
         new.residual,
@@ -243,8 +245,8 @@ def thinned_sites(mcmc: MCMC, num_draws: int) -> dict[str, Array]:
     """The MCMC run's draws of the program's sites, evenly thinned to at most ``num_draws``."""
     samples = samples_of(mcmc)
     extra = mcmc.get_extra_fields()
-    if "states" in extra:
-        samples = samples | {"states": extra["states"]}
+    if "weights" in extra:
+        samples = samples | {"weights": extra["weights"]}
     available = len(samples["b"])
     keep = np.linspace(0, available - 1, min(num_draws, available)).round().astype(int)
     return {name: value[keep] for name, value in samples.items()}
@@ -259,7 +261,7 @@ def _noise(sites, model: ALPS) -> Float[Array, "draw output"]:
 def _check_new(model: ALPS, inputs, new_inputs):
     if np.size(new_inputs) == 0:
         return jnp.zeros((0, *inputs.shape[1:]), inputs.dtype)
-    new_inputs, _ = model.check(new_inputs)
+    new_inputs, _ = model.check(new_inputs, name="new_inputs")
     if new_inputs.shape[1:] != inputs.shape[1:]:
         raise ValueError(
             f"new_inputs: expected the columns of inputs, of shape {inputs.shape}, got shape {new_inputs.shape}"

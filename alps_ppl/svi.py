@@ -32,7 +32,8 @@ class SVIFit:
     the *relaxed* model at each step's ``temperatures``, so only comparable at one temperature.
     ``elbo``: a lower bound on the log evidence of the *discrete* model, and ``elbo_mcse`` its Monte
     Carlo error. ``params``: the guide's, in NumPyro's names. ``restart_elbos``: that of every restart, by
-    the same random numbers, NaN for one that failed; differences below ``elbo_mcse`` are ties. ``inputs``: those fitted.
+    the same random numbers, NaN for one that failed; differences below ``elbo_mcse`` are ties. ``inputs``:
+    those fitted.
     """
 
     model: ALPS

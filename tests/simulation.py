@@ -65,7 +65,7 @@ class Simulation:
         """One sweep of a single chain given y: of the statistics, only the y-part changes with it."""
         filled = jnp.where(OBSERVED, y, 0.0)
         stats = state.stats._replace(
-            projection=filled.T @ jnp.asarray(self.kernel._features.phi),
+            projection=filled.T @ jnp.asarray(self.kernel._phi),
             sum_squares=(filled**2).sum(0),
             states=state.stats.states and state.stats.states._replace(sums=filled),
         )

@@ -191,9 +191,18 @@ def test_the_readmes_model_file_runs(call, tmp_path):
 
 def test_interrupt(model_file, tmp_path):
     """Ctrl-C during the second fit: one line that says what the first one left, and status 130."""
-    command = [sys.executable, "-m", "alps_ppl.cli", "run", model_file, "--out", tmp_path / "out", "--no-progress"]
+    # A shell's background job ignores the signal, and what it starts inherits that.
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import alps_ppl.cli as c; c.main()"
+    )
+    command = [sys.executable, "-c", start, "run", model_file, "--out", tmp_path / "out", "--no-progress"]
     settings = ["--set", "SVI.num_steps=20", "--set", "GIBBS.num_samples=100_000"]
-    process = subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     for line in process.stdout:
         if line.startswith("Gibbs:"):
             break

@@ -26,7 +26,7 @@ def point(rough_model, rough_data):
     phi = features(rough_model.covariances, inputs, names=rough_model.latents)
     stats = c.statistics(phi, values)
     rng = np.random.default_rng(5)
-    weights = jnp.asarray(rng.normal(size=phi.phi.shape[1]))
+    weights = jnp.asarray(rng.normal(size=phi.num_features))
     z = {
         "H": jnp.asarray(rng.normal(size=(2, 3))),
         "b": jnp.array([1.0, 0.0, 1.0]),
@@ -42,7 +42,7 @@ def log_joint(rough_model, rough_data, point):
 
     def evaluate(**changed):
         w = np.asarray(changed.pop("weights", weights))
-        x = jnp.stack([phi.phi[:, phi.owner == j] @ w[phi.owner == j] for j in range(3)])
+        x = jnp.stack([phi.phi()[:, phi.owner == j] @ w[phi.owner == j] for j in range(3)])
         return float(log_density(rough_model, rough_data, {}, {**z, "x": x, **changed})[0])
 
     return evaluate
@@ -179,7 +179,7 @@ def test_column_integrated_out_is_the_dense_ratio(rough_model, rough_data, point
     phi, _, weights, z = point
     _, y = rough_data
     noise, s = np.asarray(z["noise_variance"]), rough_model.mixing_variance
-    x = np.stack([phi.phi[:, phi.owner == j] @ np.asarray(weights)[phi.owner == j] for j in range(3)])
+    x = np.stack([phi.phi()[:, phi.owner == j] @ np.asarray(weights)[phi.owner == j] for j in range(3)])
     from scipy.stats import multivariate_normal
 
     log_odds = np.log(rough_model.inclusion_prob[1] / (1 - rough_model.inclusion_prob[1]))
@@ -216,7 +216,7 @@ def test_linear_mixing_model_oracle(case, oracle):
     w = c.weights_conditional(stats, H, b, noise)
     covariance = np.linalg.inv(np.asarray(w.precision_tril @ w.precision_tril.T))
     spread = np.eye(2)[phi.owner]
-    x_mean = (phi.phi[:, :, None] * spread * np.asarray(w.mean)[:, None]).sum(1).T
+    x_mean = (phi.phi()[:, :, None] * spread * np.asarray(w.mean)[:, None]).sum(1).T
     np.testing.assert_allclose(x_mean, o["x_mean_at_t"], atol=1e-6)
 
     star, _, residual, _ = phi.extend(jnp.array(o["t_star"]))

@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import reference
+import xarray as xr
 from numpyro.infer import MCMC
 from tinygp import kernels
 
@@ -260,6 +262,22 @@ def test_shared_scale_leaves_the_prior_as_it_is(p, rank, key):
         assert abs(values.mean() - exact) < 5 * values.std() / np.sqrt(len(values))
 
 
+def test_without_latents(small, key):
+    """The draws lack x; predictions and tables are those of the same run with it."""
+    model, t, y = small
+    runs = {}
+    for keep in (True, False):
+        kernel = alps.ALPSGibbs(model, keep_latents=keep)
+        runs[keep] = MCMC(kernel, num_warmup=10, num_samples=20, progress_bar=False)
+        runs[keep].run(key, t, y)
+    assert set(runs[True].get_samples()) - set(runs[False].get_samples()) == {"x"}
+    with_x, without = (alps.predict(runs[keep], model, t, y, np.linspace(0, 50, 5)) for keep in (True, False))
+    xr.testing.assert_allclose(with_x, without)
+    trees = {keep: alps.to_datatree(run, model, t, y) for keep, run in runs.items()}
+    assert set(trees[True].children) - set(trees[False].children) == {"posterior_predictive", "log_likelihood"}
+    pd.testing.assert_frame_equal(alps.inclusion_table(trees[True]), alps.inclusion_table(trees[False]))
+
+
 def test_pickle(small):
     kernel = pickle.loads(pickle.dumps(alps.ALPSGibbs(small[0], blocks="paper")))
     assert kernel.blocks == "paper"
@@ -324,7 +342,7 @@ def test_parameter_free_and_zero_covariances(key):
 
 def test_errors(small, key):
     model, t, y = small
-    with pytest.raises(ValueError, match="blocks: expected one of"):
+    with pytest.raises(ValueError, match="blocks: expected the name of a set"):
         alps.ALPSGibbs(model, blocks="fast")
     with pytest.raises(TypeError, match=r"expected an alps_ppl\.ALPS, got function"):
         alps.ALPSGibbs(lambda: None)

@@ -11,6 +11,8 @@ from scipy import stats
 from tinygp import kernels
 
 import alps_ppl as alps
+import alps_ppl.features
+from alps_ppl.conditionals import statistics
 from alps_ppl.covariances import equal_covariance_groups, grams
 from alps_ppl.features import features, pivoted_cholesky
 from alps_ppl.processes import GaussianProcess, SparseGaussianProcess, default_jitter
@@ -158,6 +160,20 @@ def test_features_factor_the_gram_matrix(j):
         assert phi.shape[1] == 2
 
 
+@pytest.mark.parametrize("block", [20, 7, 5])
+def test_pivots_from_blocks_of_inputs(block, monkeypatch):
+    """Candidates are few at first: what they leave over joins them until every input is within the tolerance."""
+    monkeypatch.setattr(alps_ppl.features, "BLOCK", block)
+    t = jnp.asarray(np.concatenate([np.linspace(0, 3, 30), [10.0, 10.1, 10.2]]))
+    for covariance in (alps.linear_periodic(7.0), kernels.ExpSquared(scale=2.0), kernels.DotProduct()):
+        phi = features([covariance], t, names="a", tolerance=1e-9)
+        np.testing.assert_allclose(phi.phi() @ phi.phi().T, reference.gram(covariance, t, t), atol=1e-7)
+        y = np.where(np.arange(33) % 4 == 0, np.nan, np.sin(np.asarray(t)))[:, None]
+        stats, observed = statistics(phi, jnp.asarray(y)), ~np.isnan(y[:, 0])
+        np.testing.assert_allclose(stats.gram[0], phi.phi()[observed].T @ phi.phi()[observed], atol=1e-9)
+        np.testing.assert_allclose(stats.projection[0], phi.phi()[observed].T @ y[observed, 0], atol=1e-9)
+
+
 def test_features_extend_to_new_inputs():
     phi = features(COVARIANCES, jnp.asarray(T), names="abcde", tolerance=1e-12)
     new = np.array([0.5, T[2], 9.0])
@@ -165,7 +181,7 @@ def test_features_extend_to_new_inputs():
     for j, covariance in enumerate(COVARIANCES):
         own = phi.owner == j
         star_j = np.asarray(star)[:, own]
-        np.testing.assert_allclose(star_j @ phi.phi[:, own].T, reference.gram(covariance, new, T), atol=1e-6)
+        np.testing.assert_allclose(star_j @ phi.phi()[:, own].T, reference.gram(covariance, new, T), atol=1e-6)
         total = (star_j**2).sum(1) + np.asarray(residual[j])
         np.testing.assert_allclose(total, np.diag(reference.gram(covariance, new, new)), atol=1e-6)
     assert abs(np.asarray(residual)[:, 1]).max() < 1e-9
@@ -173,8 +189,8 @@ def test_features_extend_to_new_inputs():
 
 def test_weights_from_latents_and_back():
     phi = features(COVARIANCES, jnp.asarray(T), names="abcde", tolerance=1e-12)
-    w = np.random.default_rng(4).normal(size=(3, phi.phi.shape[1]))
-    x = np.stack([(phi.phi * (phi.owner == j)) @ w.T for j in range(5)]).transpose(2, 0, 1)
+    w = np.random.default_rng(4).normal(size=(3, phi.num_features))
+    x = np.stack([(phi.phi() * (phi.owner == j)) @ w.T for j in range(5)]).transpose(2, 0, 1)
     np.testing.assert_allclose(phi.weights(jnp.asarray(x)), w, atol=1e-6)
 
 

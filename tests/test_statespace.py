@@ -50,7 +50,7 @@ def test_states_give_the_covariance(name, times):
     inputs, values = model.check(times, y)
     basis = features(model.covariances, inputs, names=model.latents)
     assert basis.space is not None
-    assert basis.phi.shape[1] == (2 if name == "with a periodic" else 0)
+    assert basis.num_features == (2 if name == "with a periodic" else 0)
     stats = c.statistics(basis, values)
     H, b, noise = jnp.array([[1.3], [-0.4]]), jnp.ones(1), jnp.asarray(model.noise_variance)
     exact = reference.log_evidence([covariance], H, b, noise, times, y)
@@ -106,7 +106,8 @@ def test_weights_block_is_the_programs_conditional(rough_model, rough_data):
     block = c.weights_conditional(stats, H, b, jnp.asarray(model.noise_variance))
     draws = block.sample(jax.random.key(1), (5,))
     joint = [
-        float(log_density(model, rough_data, {}, {"b": b, "H": H, "x": basis.latents(w)})[0]) - float(block.log_prob(w))
+        float(log_density(model, rough_data, {}, {"b": b, "H": H, "x": basis.latents(w, basis.phi())})[0])
+        - float(block.log_prob(w))
         for w in draws
     ]
     assert np.ptp(joint) < 1e-8
