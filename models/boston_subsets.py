@@ -219,7 +219,7 @@ def score(data: alps.Data, mean: np.ndarray, sd: np.ndarray, ranks: dict[str, np
     mean, sd = (np.broadcast_to(values, data.y.shape) for values in (mean, sd))
     rmse = float(np.sqrt(np.mean((data.y - mean)[test] ** 2)))
     log_density = norm.logpdf(data.y, mean, sd)[test].mean() + np.log(data.scale[0])
-    better = {ridge: int((rmses < rmse - 1e-9).sum()) for ridge, rmses in ranks.items()}  # but not by round-off
+    better = {ridge: int((rmses < rmse - 1e-6).sum()) for ridge, rmses in ranks.items()}  # not by round-off
     return {
         "rmse": rmse,
         "rmse_sd": rmse / float(data.scale[0]),
