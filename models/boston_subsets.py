@@ -238,7 +238,7 @@ def _describe(rmse: np.ndarray) -> dict:
 def plot_subsets(ranks: dict[str, np.ndarray], row: dict, axes: Any = None) -> np.ndarray:
     """Histograms of the subsets' test RMSE, a panel per ridge, with the marks of a ``measure``d row and their ranks."""
     if axes is None:
-        _, axes = plt.subplots(len(ranks), 1, figsize=(9, 3.7 * len(ranks)), sharex=True, layout="constrained")
+        _, axes = plt.subplots(len(ranks), 1, figsize=(11.5, 3.2 * len(ranks)), sharex=True, layout="constrained")
     axes = np.atleast_1d(axes)
     edges = np.linspace(min(map(np.min, ranks.values())) - 0.1, max(map(np.max, ranks.values())) + 0.1, 140)
     for ax, (ridge, rmses) in zip(axes, ranks.items(), strict=True):
@@ -246,13 +246,16 @@ def plot_subsets(ranks: dict[str, np.ndarray], row: dict, axes: Any = None) -> n
         ax.hist(rmses, edges, color="#c8c8c8")
         top = ax.get_ylim()[1]
         for name, (marked, colour, style) in _marks(row, ridge).items():
-            label = f"{name}: {marked['rmse']:.2f}, rank {marked['rank'][ridge]:,}"
+            label = f"{name}\n{marked['rmse']:.2f}, rank {marked['rank'][ridge]:,}"
             ax.vlines(marked["rmse"], 0, top, color=colour, linestyle=style, linewidth=1.8, label=label)
         ax.set_ylim(0, top)
         title = {"additive": "the sum of the columns' RBFs", "joint": "one RBF on the columns jointly"}[kind]
         ax.set_title(f"Kernel ridge with {title}, alpha = {alpha:g}", fontsize=10, loc="left")
         ax.set_ylabel(f"subsets of {len(rmses):,}")
-        ax.legend(frameon=False, fontsize=8.5, loc="upper right", title=f"test RMSE and rank among the {len(rmses):,}")
+        ax.legend(
+            frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5), labelspacing=0.9, alignment="left",
+            title=f"test RMSE, rank among the {len(rmses):,}",
+        )  # fmt: skip
         ax.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("test RMSE [1000 dollars]")
     return axes
@@ -264,7 +267,7 @@ def _marks(row: dict, ridge: str) -> dict[str, tuple[dict, str, Any]]:
     everything = "ridge on all, additive" if ridge.startswith("additive") else "ridge on all, joint"
     return {
         "GP-ALPS (SVI)": (svi["averaged"], "#2166ac", "-"),
-        f"ridge on its columns ({', '.join(svi['on'])})": (svi["refit"][ridge], "#d6604d", "-"),
+        f"ridge on its {', '.join(svi['on'])}": (svi["refit"][ridge], "#d6604d", "-"),
         "ridge on all": (row["baselines"][everything], "#1b7837", (0, (5, 2))),
         "GP, learnt weighted sum of RBFs": (row["baselines"]["weighted sum of RBFs"], "#762a83", (0, (5, 2))),
         "lasso": (row["baselines"]["lasso"], "#b8860b", (0, (1, 1))),
