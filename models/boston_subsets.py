@@ -1,21 +1,25 @@
 """All 8,192 kernel ridge regressions on subsets of the Boston columns, and GP-ALPS among them (paper, 4.3, App. A).
 
 "Kernelised ridge regression" on a set of columns can be read in two ways. *Additive*: the covariance is the sum of the
-columns' RBFs, which is the posterior mean of GP-ALPS's own model with those gates on and H integrated out were its
-latents' weights Gaussian; alpha is the GP's noise variance, 0.2, or scikit-learn's default, 1. *Joint*: scikit-learn's
-``KernelRidge(kernel="rbf", gamma=0.5, alpha=1)`` on the columns together, whose covariance is the product of the
-columns' RBFs. The price is standardised in all of them; the empty set predicts the training mean.
+columns' RBFs, as in GP-ALPS with those gates on and every H at 1, its prior sd; alpha is the model's noise variance,
+0.2, or scikit-learn's default, 1. *Joint*: scikit-learn's ``KernelRidge(kernel="rbf", gamma=0.5, alpha=1)`` on the columns
+together, whose covariance is the product of the columns' RBFs. The price is standardised in all of them; the empty set
+predicts the training mean.
 
-``python -m models.boston_subsets --splits 10`` measures, and writes ``docs/claims/boston_housing.json`` after every row
-and ``docs/boston_subsets.png``. Rows that are there already aren't measured again.
+``python -m models.boston_subsets --engine svi --ranks`` measures ten splits of the paper's reading and writes
+``docs/claims/boston_housing.json`` after every run, and ``docs/boston_subsets.png``. What is there already isn't measured
+again.
 """
 
 import json
 import platform
+import shlex
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -145,41 +149,42 @@ def ranking(split: int, ridges: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 
 def measure(
-    split: int, *, standardise: bool, noise: float | str, engines: tuple[str, ...], ridges: tuple[str, ...] = ()
+    split: int,
+    *,
+    standardise: bool,
+    noise: float | str,
+    engines: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    num_inducing: int = boston.SVI["num_inducing"],
 ) -> dict:
-    """One split and reading, as plain values: gates, scores, and the scores' ranks among the subsets of ``ridges``.
+    """One split and reading, as plain values: the engines' runs, one per seed, and the baselines.
 
-    ``noise``: a fixed variance, or "learnt" with an InverseGamma(2, 0.2) prior. ``engines``: "svi", "gibbs", both or
-    none. The subsets are those of the raw inputs, whatever the reading.
+    ``noise``: a fixed variance, or "learnt" with an InverseGamma(2, 0.2) prior. ``engines``: of "svi" and "gibbs".
     """
     data = boston.data(split, standardise)
     model = boston.model(data, LEARNT_NOISE if noise == "learnt" else noise)
-    ranks = ranking(split, ridges)
-    row: dict[str, Any] = {engine: _measure_engine(engine, data, model, split, ranks) for engine in engines}
-    row["baselines"] = {name: score(data, *pair, ranks) for name, pair in boston.baselines(data).items()}
-    row["baselines"]["ridge on all, joint"] = refits(data, boston.columns(), ranks)["joint 1"]
-    row["paper's four"] = refits(data, PAPER, ranks)
-    if ranks:
-        row["subsets"] = {ridge: _describe(rmse) for ridge, rmse in ranks.items()}
+    settings = {"svi": boston.SVI | {"num_inducing": num_inducing}, "gibbs": SWEEPS}
+    row: dict[str, Any] = {
+        engine: [_measure_engine(engine, data, model, seed, settings[engine]) for seed in seeds] for engine in engines
+    }
+    row["baselines"] = {name: score(data, *pair) for name, pair in boston.baselines(data).items()}
+    row["baselines"]["ridge on all, joint"] = refits(data, boston.columns())["joint 1"]
+    row["paper's four"] = refits(data, PAPER)
     return row
 
 
-def _measure_engine(engine: str, data: alps.Data, model: alps.ALPS, seed: int, ranks) -> dict:
+def _measure_engine(engine: str, data: alps.Data, model: alps.ALPS, seed: int, settings: dict) -> dict:
     """The gates, what is on, and the scores of the averaged prediction and of the refits of what is on."""
     inputs, y = model.check(data.train_inputs, data.train_y)
     begin = time.perf_counter()
-    posterior, settings = _fit(engine, model, inputs, y, jax.random.key(seed))
-    seconds = round(time.perf_counter() - begin, 1)
+    posterior = _fit(engine, model, inputs, y, jax.random.key(seed), settings)
+    result: dict[str, Any] = {"seed": seed, "settings": settings, "seconds": round(time.perf_counter() - begin, 1)}
     tree = alps.to_datatree(posterior, model, inputs, y, num_draws=200)
     table = alps.inclusion_table(tree)
-    result: dict[str, Any] = {
-        "settings": settings,
-        "seconds": seconds,
-        "on": list(table.latent[table.probability > 0.5]),
-    }
+    result["on"] = list(table.latent[table.probability > 0.5])
     result["probability"] = dict(zip(table.latent, map(float, table.probability), strict=True))
     if engine == "svi":
-        result["elbo"] = posterior.elbo
+        result |= {"elbo": posterior.elbo, "elbo_mcse": posterior.elbo_mcse}
     else:
         result |= {"max_rhat": float(table.r_hat.max()), "min_ess": float(table.ess.min())}
         result["lp_rhat"] = float(alps.diagnostics.log_joint_r_hat(tree))
@@ -187,46 +192,54 @@ def _measure_engine(engine: str, data: alps.Data, model: alps.ALPS, seed: int, r
         result["noise_variance"] = float(tree["posterior"]["noise_variance"].mean())
     prediction = data.to_units(alps.predict(posterior, model, inputs, y, data.inputs))
     density = alps.log_predictive_density(posterior, model, inputs, y, data.inputs, data.standardised)
-    averaged = score(data, prediction["mean"].values, prediction["sd"].values, ranks)
+    averaged = score(data, prediction["mean"].values, prediction["sd"].values)
     averaged["nlpd"] = -float(density.values[data.split == "test"].mean())  # of the mixture itself
-    return result | {"averaged": averaged, "refit": refits(data, result["on"], ranks)}
+    return result | {"averaged": averaged, "refit": refits(data, result["on"])}
 
 
-def _fit(engine: str, model: alps.ALPS, inputs, y, rng_key) -> tuple[Any, dict]:
+def _fit(engine: str, model: alps.ALPS, inputs, y, rng_key, settings: dict) -> Any:
     if engine == "svi":
-        return alps.fit_svi(model, inputs, y, rng_key=rng_key, progress_bar=False, **boston.SVI), boston.SVI
-    lengths = {name: value for name, value in SWEEPS.items() if name.startswith("num_")}
-    kernel = alps.ALPSGibbs(model, **{name: value for name, value in SWEEPS.items() if name not in lengths})
+        return alps.fit_svi(model, inputs, y, rng_key=rng_key, progress_bar=False, **settings)
+    lengths = {name: value for name, value in settings.items() if name.startswith("num_")}
+    kernel = alps.ALPSGibbs(model, **{name: value for name, value in settings.items() if name not in lengths})
     mcmc = MCMC(kernel, chain_method="vectorized", progress_bar=False, **lengths)
     mcmc.run(rng_key, inputs, y)
-    return mcmc, SWEEPS
+    return mcmc
 
 
-def refits(data: alps.Data, names: Iterable[str], ranks: dict) -> dict[str, dict]:
+def refits(data: alps.Data, names: Iterable[str]) -> dict[str, dict]:
     """Kernel ridge on some columns, in each of ``RIDGES``, with the sd of the GP of that noise variance."""
     chosen = [boston.columns().index(name) for name in names]
     found = {}
     for ridge, (kind, alpha) in RIDGES.items():
         rbf = RBF(1.0, "fixed") if kind == "joint" else boston.WeightedRBFs(np.ones(len(chosen)), "fixed")
         mean, sd = boston.gp(data, rbf + WhiteKernel(alpha, "fixed"), chosen) if chosen else (data.loc, data.scale)
-        found[ridge] = score(data, mean, sd, ranks)
+        found[ridge] = score(data, mean, sd)
     return found
 
 
-def score(data: alps.Data, mean: np.ndarray, sd: np.ndarray, ranks: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Of a Gaussian prediction in the file's units, on the test rows: see ``UNITS``; rank 1 is the best subset's."""
+def score(data: alps.Data, mean: np.ndarray, sd: np.ndarray) -> dict[str, Any]:
+    """Of a Gaussian prediction in the file's units, on the test rows; ``UNITS`` says what is in which unit."""
     test = data.split == "test"
     mean, sd = (np.broadcast_to(values, data.y.shape) for values in (mean, sd))
     rmse = float(np.sqrt(np.mean((data.y - mean)[test] ** 2)))
     log_density = norm.logpdf(data.y, mean, sd)[test].mean() + np.log(data.scale[0])
-    better = {ridge: int((rmses < rmse - 1e-6).sum()) for ridge, rmses in ranks.items()}  # not by round-off
-    return {
-        "rmse": rmse,
-        "rmse_sd": rmse / float(data.scale[0]),
-        "nlpd": -float(log_density),
-        "rank": {ridge: count + 1 for ridge, count in better.items()},
-        "top_percent": {ridge: 100 * (count + 1) / len(ranks[ridge]) for ridge, count in better.items()},
-    }
+    return {"rmse": rmse, "rmse_sd": rmse / float(data.scale[0]), "nlpd": -float(log_density)}
+
+
+def rank(value: Any, ranks: dict[str, np.ndarray]) -> Any:
+    """A measured row with the rank of every score in it among the subsets of each ridge; 1: none is better."""
+    if isinstance(value, list):
+        return [rank(item, ranks) for item in value]
+    if not isinstance(value, dict):
+        return value
+    value = {name: rank(item, ranks) for name, item in value.items()}
+    if "rmse" in value:
+        # A refit is one of the subsets itself, but for round-off.
+        better = {ridge: int((rmses < value["rmse"] - 1e-6).sum()) for ridge, rmses in ranks.items()}
+        value["rank"] = {ridge: count + 1 for ridge, count in better.items()}
+        value["top_percent"] = {ridge: 100 * (count + 1) / len(ranks[ridge]) for ridge, count in better.items()}
+    return value
 
 
 def _describe(rmse: np.ndarray) -> dict:
@@ -263,7 +276,7 @@ def plot_subsets(ranks: dict[str, np.ndarray], row: dict, axes: Any = None) -> n
 
 def _marks(row: dict, ridge: str) -> dict[str, tuple[dict, str, Any]]:
     """{name: (score, colour, line style)} of what is marked in the histogram of a ridge."""
-    svi = row["svi"]
+    svi = row["svi"][0]
     everything = "ridge on all, additive" if ridge.startswith("additive") else "ridge on all, joint"
     return {
         "GP-ALPS (SVI)": (svi["averaged"], "#2166ac", "-"),
@@ -297,46 +310,54 @@ def _save(rows: list[dict], commands: list[str], minutes: float) -> None:
     part.replace(CLAIMS)
 
 
-def _previous() -> tuple[list[dict], list[str], float]:
+def _previous() -> tuple[dict, list[str], float]:
+    """The rows by reading and split, the commands and the minutes of the runs before this one."""
     if not CLAIMS.exists():
-        return [], [], 0.0
+        return {}, [], 0.0
     report = json.loads(CLAIMS.read_text())
-    return report["rows"], report["command"], report["minutes"]
+    return {(row["reading"], row["split"]): row for row in report["rows"]}, report["command"], report["minutes"]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("--splits", default=10, help="Splits 0 to this, less one.")
+@click.option("--seeds", default=1, help="Runs of each engine on each split: keys 0 to this, less one.")
 @click.option("--reading", "readings", multiple=True, type=click.Choice(list(READINGS)), default=[PAPERS_READING])
-@click.option("--engine", "engines", multiple=True, type=click.Choice(["svi", "gibbs"]), default=["svi"])
-@click.option("--ranks/--no-ranks", default=True, help="Rank among all 8,192 subsets (a minute a split, once).")
-def main(splits: int, readings: tuple[str, ...], engines: tuple[str, ...], ranks: bool):
+@click.option("--engine", "engines", multiple=True, type=click.Choice(["svi", "gibbs"]), help="None: what's left.")
+@click.option("--num-inducing", default=boston.SVI["num_inducing"], help="Of SVI.")
+@click.option("--ranks", is_flag=True, help="Rank all that is there among all 8,192 subsets: a minute a split, once.")
+def main(splits: int, seeds: int, readings: tuple[str, ...], engines: tuple[str, ...], num_inducing: int, ranks: bool):
     """Measure GP-ALPS on the Boston data; adds to docs/claims/boston_housing.json what isn't there yet."""
     numpyro.enable_x64()
     rows, commands, minutes = _previous()
-    options = "".join(f" --{option} '{value}'" for option, values in (("reading", readings), ("engine", engines))
-                      for value in values)  # fmt: skip
-    command = f"python -m models.boston_subsets --splits {splits}{options}{'' if ranks else ' --no-ranks'}"
-    commands = [*commands, command] if command not in commands else commands
-    for reading in readings:
+    commands.append(" ".join(["python -m models.boston_subsets", *map(shlex.quote, sys.argv[1:])]))
+
+    def note(begin: float) -> None:
+        nonlocal minutes
+        minutes += (time.perf_counter() - begin) / 60
+        _save(list(rows.values()), list(dict.fromkeys(commands)), minutes)
+
+    for reading, split, seed, engine in product(readings, range(splits), range(seeds), engines):
+        row = rows.setdefault((reading, split), {"reading": reading, "split": split})
+        runs = row.get(engine, [])
+        inducing = num_inducing if engine == "svi" else None
+        if any((run["seed"], run["settings"].get("num_inducing")) == (seed, inducing) for run in runs):
+            continue
+        begin = time.perf_counter()
         standardise, noise = READINGS[reading]
-        for split in range(splits):
-            row = next((r for r in rows if (r["reading"], r["split"]) == (reading, split)), None)
-            missing = tuple(engine for engine in engines if engine not in (row or {}))
-            if row and not missing:
-                continue
-            begin = time.perf_counter()
-            ridges = tuple(RIDGES) if ranks else ()
-            found = measure(split, standardise=standardise, noise=noise, engines=missing, ridges=ridges)
-            if row is None:
-                row = {"reading": reading, "split": split}
-                rows.append(row)
-            row.update(found)
-            if ranks and (reading, split) == (PAPERS_READING, 0) and "svi" in row:
-                draw(row)
-            minutes += (time.perf_counter() - begin) / 60
-            _save(rows, commands, minutes)
-            on = {engine: " ".join(row[engine]["on"]) for engine in missing}
-            click.echo(f"{reading}, split {split}: {on}")
+        one = {"engines": [engine], "seeds": [seed], "num_inducing": num_inducing}
+        found = measure(split, standardise=standardise, noise=noise, **one)
+        row.update(found | {engine: runs + found[engine]})
+        note(begin)
+        run = row[engine][-1]
+        click.echo(f"{reading}, split {split}, seed {seed}, {engine}: {' '.join(run['on'])} ({run['seconds']:.0f} s)")
+    for key, row in rows.items() if ranks else ():
+        begin = time.perf_counter()
+        found = ranking(row["split"], tuple(RIDGES))
+        rows[key] = rank(row, found) | {"subsets": {ridge: _describe(rmse) for ridge, rmse in found.items()}}
+        if key == (PAPERS_READING, 0):
+            draw(rows[key])
+        note(begin)
+        click.echo(f"{row['reading']}, split {row['split']}: ranked")
 
 
 if __name__ == "__main__":

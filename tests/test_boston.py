@@ -62,7 +62,7 @@ def test_all_subsets_are_scikit_learns(ridge):
 def test_refits_are_the_subsets(few_columns, monkeypatch):
     monkeypatch.setattr(boston, "columns", lambda: list("abcde"))
     ranks = {ridge: boston_subsets.subset_rmses(few_columns, ridge) for ridge in boston_subsets.RIDGES}
-    for ridge, score in boston_subsets.refits(few_columns, ["b", "e"], ranks).items():
+    for ridge, score in boston_subsets.rank(boston_subsets.refits(few_columns, ["b", "e"]), ranks).items():
         assert score["rmse"] == pytest.approx(ranks[ridge][0b10010], rel=1e-6)
         assert score["rank"][ridge] == 1 + np.sum(ranks[ridge] < ranks[ridge][0b10010] - 1e-6)
 
@@ -78,7 +78,7 @@ def test_the_histogram_shows_what_was_measured():
     refit = {"additive 0.2": score(3.5), "joint 1": score(4.5)}
     names = ("ridge on all, additive", "ridge on all, joint", "weighted sum of RBFs", "lasso")
     baselines = {name: score(5.0 + k) for k, name in enumerate(names)}
-    row = {"svi": {"on": ["rm"], "averaged": score(4.0), "refit": refit}, "baselines": baselines}
+    row = {"svi": [{"on": ["rm"], "averaged": score(4.0), "refit": refit}], "baselines": baselines}
     axes = boston_subsets.plot_subsets(ranks, row)
     for ax, places in zip(axes, ([4, 3.5, 5, 7, 8], [4, 4.5, 6, 7, 8]), strict=True):
         assert sum(bar.get_height() for bar in ax.patches) == 8192
