@@ -95,6 +95,59 @@ def plot_reconstruction(
     return axes[: len(outputs)]
 
 
+def plot_predicted(
+    predictions: Mapping[str, xr.Dataset],
+    y: np.ndarray,
+    *,
+    held_out: np.ndarray | None = None,
+    units: Mapping[str, str] | None = None,
+    axes: Any = None,
+) -> np.ndarray:
+    """Observed cells against their predicted means, where inputs have several columns and so no one axis.
+
+    Arguments as in ``plot_reconstruction``. A row per output, a column per engine; held-out cells (all, where none are)
+    have the interval of their prediction as a bar. Returns axes (output, engine).
+    """
+    first = next(iter(predictions.values()))
+    outputs = [str(name) for name in first["output"].values]
+    y = np.asarray(y, float).reshape(-1, len(outputs))
+    held_out = np.zeros(y.shape, bool) if held_out is None else np.asarray(held_out, bool)
+    if axes is None:
+        size = (4.6 * len(predictions), 4.5 * len(outputs) + 0.4)
+        _, axes = plt.subplots(len(outputs), len(predictions), figsize=size, squeeze=False, layout="constrained")
+    axes = np.asarray(axes, dtype=object).reshape(len(outputs), len(predictions))
+    for i, output in enumerate(outputs):
+        unit = (units or {}).get(output)
+        limits = _common_limits([y[:, i], *(prediction["mean"][:, i] for prediction in predictions.values())])
+        for place, (ax, (engine, prediction)) in enumerate(zip(axes[i], predictions.items(), strict=True)):
+            band = prediction.isel(output=i)
+            shown = held_out[:, i] if held_out[:, i].any() else ~held_out[:, i]
+            mean, ends = band["mean"].values, np.abs([band["lower"] - band["mean"], band["upper"] - band["mean"]])
+            label = f"{'training' if shown.all() else 'held out'}, {prediction.attrs.get('interval', 0.9):.0%} interval"
+            colour = _colour(engine, place)
+            ax.plot(limits, limits, color="black", linewidth=0.8, zorder=0, label="observed = predicted")
+            if not shown.all():
+                ax.scatter(mean[~shown], y[~shown, i], 8, OBSERVED, alpha=0.5, linewidths=0, label="training")
+            ax.errorbar(
+                mean[shown], y[shown, i], xerr=ends[:, shown], fmt="o", markersize=3.5, color=colour,
+                ecolor=(colour, 0.3), elinewidth=0.9, label=label,
+            )  # fmt: skip
+            ax.set(xlim=limits, ylim=limits, aspect="equal")
+            ax.set_title(f"{output}: {_name(engine)}", fontsize=10, loc="left")
+            ax.set_xlabel(f"predicted [{unit}]" if unit else "predicted")
+            ax.set_ylabel(f"observed [{unit}]" if unit else "observed")
+    for place, ax in enumerate(axes[0]):
+        ax.legend(frameon=False, fontsize=8, loc="upper left" if place == 0 else "lower right")
+    return axes
+
+
+def _common_limits(values: list) -> tuple[float, float]:
+    """The range of all values, with a margin."""
+    flat = np.concatenate([np.ravel(v) for v in values])
+    low, high = np.nanmin(flat), np.nanmax(flat)
+    return low - 0.05 * (high - low), high + 0.05 * (high - low)
+
+
 def _shade(ax: Axes, time: np.ndarray, held_out: np.ndarray) -> None:
     """Shade the runs of held-out times; ``time`` is sorted, and a run reaches halfway to its neighbours."""
     edges = np.concatenate([time[:1], (time[1:] + time[:-1]) / 2, time[-1:]])

@@ -110,7 +110,8 @@ def log_predictive_density(
     return xr.DataArray(
         np.asarray(values),
         dims=("time", "output"),
-        coords={"output": list(model.outputs), **time_coordinate(new_inputs)},
+        # Without the inputs of several columns, whose dimension an array of (time, output) hasn't.
+        coords={"output": list(model.outputs), "time": time_coordinate(new_inputs)["time"]},
         name="log_density",
     )
 

@@ -271,10 +271,14 @@ def _figures(out: Path, data: Data, table, predictions, trees, posteriors, compa
         plt.close(figure)
 
     in_units = {engine: data.to_units(prediction) for engine, prediction in predictions.items()}
-    reconstruction = plots.plot_reconstruction(
-        in_units, data.y, held_out=data.split != "train", input_label=data.input_label, units=data.units
-    )
-    save(reconstruction, "reconstruction")
+    held_out = data.split != "train"
+    if data.inputs.ndim == 2 and data.inputs.shape[1] > 1:  # no one axis to draw a reconstruction over
+        save(plots.plot_predicted(in_units, data.y, held_out=held_out, units=data.units), "predicted")
+    else:
+        reconstruction = plots.plot_reconstruction(
+            in_units, data.y, held_out=held_out, input_label=data.input_label, units=data.units
+        )
+        save(reconstruction, "reconstruction")
     save(plots.plot_inclusion(table), "inclusion")
     save(plots.plot_mixing(trees, unit="training sd of the output"), "mixing")
     if data.inputs.ndim == 1:

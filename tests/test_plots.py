@@ -57,6 +57,23 @@ def test_reconstruction(p):
         assert {(0.0, y[1, i]), (1.0, y[2, i])} <= {tuple(map(float, dot)) for dot in dots}
 
 
+def test_predicted():
+    time = np.array([2.0, 0.0, 1.0])
+    y = np.arange(6.0).reshape(3, 2)
+    held_out = np.array([[True], [False], [False]]) * np.ones((1, 2), bool)
+    predictions = {"svi": prediction(2, time), "gibbs": prediction(2, time)}
+    axes = plots.plot_predicted(predictions, y, held_out=held_out, units={"out 0": "°F"})
+    assert axes.shape == (2, 2)
+    assert (axes[0, 0].get_xlabel(), axes[1, 0].get_ylabel()) == ("predicted [°F]", "observed")
+    for i in (0, 1):
+        training = axes[i, 1].collections[0].get_offsets()
+        np.testing.assert_allclose(training, np.stack([np.sin(time[1:]), y[1:, i]], 1))
+        (bars,) = axes[i, 1].containers
+        np.testing.assert_allclose(bars[0].get_xydata(), [[np.sin(2.0), y[0, i]]])
+        (bar,) = bars[2][0].get_segments()
+        np.testing.assert_allclose(bar[:, 0], [np.sin(2.0) - 1, np.sin(2.0) + 1])
+
+
 def test_inclusion():
     table = pd.DataFrame(
         {

@@ -182,6 +182,19 @@ def test_another_model_or_other_inputs_are_an_error(engine, use, problem, reques
     call(posterior, again, t[:, None], y)
 
 
+def test_predictions_of_several_columns(key):
+    rng = np.random.default_rng(0)
+    inputs, y = rng.normal(size=(12, 2)), rng.normal(size=(12, 1))
+    model = alps.ALPS({"x1": alps.on_column(kernels.ExpSquared(scale=1.0), 1)}, noise_variance=0.1)
+    run = MCMC(alps.ALPSGibbs(model), num_warmup=2, num_samples=5, progress_bar=False)
+    run.run(key, inputs, y)
+    prediction = alps.predict(run, model, inputs, y, inputs[:4])
+    np.testing.assert_array_equal(prediction["inputs"], inputs[:4])
+    density = alps.log_predictive_density(run, model, inputs, y, inputs[:4], y[:4])
+    assert density.dims == ("time", "output")
+    np.testing.assert_array_equal(density["time"], prediction["time"])
+
+
 @pytest.mark.slow
 def test_multi_column_inputs(key):
     rng = np.random.default_rng(0)
