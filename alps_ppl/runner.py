@@ -20,7 +20,14 @@ from scipy.stats import norm
 
 from alps_ppl.cli import BadInput
 from alps_ppl.data import Data
-from alps_ppl.diagnostics import compare_engines, inclusion_table, log_joint_r_hat, to_datatree, worst_convergence
+from alps_ppl.diagnostics import (
+    compare_engines,
+    gate_vectors,
+    inclusion_table,
+    log_joint_r_hat,
+    to_datatree,
+    worst_convergence,
+)
 from alps_ppl.gibbs import ALPSGibbs
 from alps_ppl.model import ALPS
 from alps_ppl.prediction import log_predictive_density, predict
@@ -93,7 +100,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
         )
     (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2, default=str) + "\n")
     _figures(out, data, table, predictions, trees, posteriors, comparison)
-    _report(out, table, summary, engines)
+    _report(out, table, summary, trees)
 
 
 def versions() -> dict[str, str]:
@@ -303,7 +310,16 @@ def _text(table: pd.DataFrame) -> str:
     return table.to_string(float_format="{:.3f}".format, formatters={"ess": "{:.0f}".format}, na_rep="-")
 
 
-def _report(out: Path, table: pd.DataFrame, summary: dict, engines: list[str]) -> None:
+def _combinations(tree: xr.DataTree) -> str:
+    """The three most probable gate vectors, in words."""
+    vectors = gate_vectors(tree, top=3)
+    latents = vectors.columns[:-2]
+    names = [" + ".join(latents[row == 1]) or "none of them" for row in vectors[latents].to_numpy()]
+    return "; ".join(f"{name} ({p:.3f})" for name, p in zip(names, vectors.probability, strict=True))
+
+
+def _report(out: Path, table: pd.DataFrame, summary: dict, trees: dict[str, xr.DataTree]) -> None:
+    engines = list(trees)
     wide = _wide(table, engines)
     click.echo("\nWhich processes are there? The probability that each gate is on:")
     click.echo(_text(wide))
@@ -311,6 +327,8 @@ def _report(out: Path, table: pd.DataFrame, summary: dict, engines: list[str]) -
         click.echo("mcse (Monte Carlo standard error), r_hat and ess (effective draws) are the Gibbs sampler's.")
     if wide.get("ess", wide.prior).isna().any():
         click.echo("-: a gate that has the same value in every draw has no ess; with one chain none has an r_hat.")
+    if "gibbs" in engines:
+        click.echo(f"\nThe most probable combinations (Gibbs): {_combinations(trees['gibbs'])}.")
     click.echo("\nScores, the lower the better: rmse in training sds of each output; nlpd is minus the log predictive")
     click.echo("density per cell of outputs in training sds. In the file's units, per output: scores.csv.")
     rows = {(split, name): row for split, by_name in summary["scores"].items() for name, row in by_name.items()}

@@ -49,5 +49,5 @@ def model(data: alps.Data, periods: dict[str, float] = OFFERED) -> alps.ALPS:
     return alps.ALPS(latents, data.outputs, mixing_variance=1.0, noise_variance=dist.InverseGamma(2.0, 0.2))
 
 
-SVI = {"num_inducing": 20, "num_steps": 12_000, "learning_rate": 0.01}
+SVI = {"num_inducing": 20, "num_steps": 10_000, "learning_rate": 0.01}
 GIBBS = {"num_warmup": 500, "num_samples": 1_000, "num_chains": 4, "start": "dispersed"}

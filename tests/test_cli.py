@@ -78,6 +78,7 @@ def test_run_writes_the_contract(call, model_file, tmp_path):
     assert status == 0, printed
     assert re.search(r"prior +svi +gibbs +mcse +r_hat +ess\n", printed)
     assert "training sds" in printed
+    assert "The most probable combinations (Gibbs): T=7 (" in printed
     inclusion = pd.read_csv(out / "inclusion.csv")
     assert list(inclusion.columns) == ["latent", "engine", "probability", "mcse", "prior"]
     assert set(zip(inclusion.latent, inclusion.engine, strict=True)) == {

@@ -1,5 +1,9 @@
 """The sampler against exact posteriors: all gate vectors with H held, and predictions with H integrated out."""
 
+import sys
+from pathlib import Path
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +16,10 @@ from tinygp import kernels
 import alps_ppl as alps
 from alps_ppl import gibbs
 from alps_ppl.prediction import posterior_draws
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ isn't installed
+
+from benchmarks.cases import stand_ins
 
 COVARIANCES = {
     "rough": kernels.Exp(scale=1.0),
@@ -102,3 +110,24 @@ def test_predictions_with_H_integrated_out(oracle, exact_model, key):
     z += [z_score(added[0, ..., n], mean[n]) for n in range(5)]
     z += [z_score(added[1, ..., n], variance[n] + mean[n] ** 2) for n in range(5)]
     assert np.abs(z).max() < norm.isf(1e-4 / 2 / len(z))
+
+
+@pytest.mark.slow
+def test_latents_that_can_stand_in_for_each_other(key):
+    """Where every known sampler's chains disagree: a long run of another set of moves gives the default's answer.
+
+    The default flips gates with all latents integrated out; the other has columns of H, swaps and walks beside its own
+    gate, and starts with all gates on. Both start far from each other's answer.
+    """
+    model, t, y = stand_ins()
+    default = run(model, t, y, key=key, blocks="default", num_warmup=300, num_samples=1_000, start="dispersed")
+    others = ["gate_column", "marginal_swap", "marginal_walk", "marginal_gate", "scale"]
+    other = run(model, t, y, key=jax.random.fold_in(key, 1), blocks=others, num_samples=1_000, start="on")
+    ours, reference_ = (
+        np.asarray(mcmc.get_extra_fields(group_by_chain=True)["gate_prob"]) for mcmc in (default, other)
+    )
+    for j in range(len(model.latents)):
+        a, b = ours[..., j], reference_[..., j]
+        mcse = np.hypot(*(array_stats.mcse(draws, chain_axis=0, draw_axis=1) for draws in (a, b)))
+        assert abs(a.mean() - b.mean()) < 5 * mcse, model.latents[j]
+        assert array_stats.rhat(a, chain_axis=0, draw_axis=1) < 1.02, model.latents[j]

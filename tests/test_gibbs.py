@@ -21,9 +21,9 @@ from alps_ppl.features import features
 array_stats = arviz_stats.base.array_stats
 
 
-def run(model, t, y, *, key, num_samples, blocks="collapsed", num_warmup=300, num_chains=4, **settings):
+def run(model, t, y, *, key, num_samples, blocks="collapsed", num_warmup=300, num_chains=4, start="prior", **settings):
     mcmc = MCMC(
-        alps.ALPSGibbs(model, blocks=blocks),
+        alps.ALPSGibbs(model, blocks=blocks, start=start),
         num_warmup=num_warmup,
         num_samples=num_samples,
         num_chains=num_chains,
