@@ -112,15 +112,33 @@ def inclusion_table(trees: xr.DataTree | Mapping[str, xr.DataTree]) -> pd.DataFr
     at least one of them is on, which the data can tell where they can't tell which. ``members`` is how many latents
     a row is about (1: a latent itself), ``group`` the number that latents of equal covariance share.
     """
-    by_engine: Any = {trees.attrs.get("engine", "posterior"): trees} if isinstance(trees, xr.DataTree) else trees
-    if not isinstance(by_engine, Mapping):
-        raise TypeError(f"trees: expected to_datatree's result, or several by engine, got {type(trees).__name__}")
-    for engine, tree in by_engine.items():
-        if not isinstance(tree, xr.DataTree) or not {"posterior", "constant_data"} <= set(tree.children):
-            raise TypeError(f"trees[{engine!r}]: expected to_datatree's result, got {short(tree)}")
-    rows = [row for engine, tree in by_engine.items() for row in _engine_rows(engine, tree)]
+    rows = [row for engine, tree in by_engine(trees).items() for row in _engine_rows(engine, tree)]
     columns = ["latent", "engine", "probability", "mcse", "r_hat", "ess", "prior", "members", "group"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def by_engine(trees: xr.DataTree | Mapping[str, xr.DataTree], *, needs: str = "b") -> dict[str, xr.DataTree]:
+    """Trees by engine, from one tree or several; each must have draws of ``needs``."""
+    named: Any = {trees.attrs.get("engine", "posterior"): trees} if isinstance(trees, xr.DataTree) else trees
+    if not isinstance(named, Mapping):
+        raise TypeError(f"trees: expected to_datatree's result, or several by engine, got {type(trees).__name__}")
+    if not named:
+        raise ValueError("trees: expected at least one tree, got none")
+    for engine, tree in named.items():
+        if not isinstance(tree, xr.DataTree) or not {"posterior"} <= set(tree.children):
+            raise TypeError(f"trees[{engine!r}]: expected to_datatree's result, got {short(tree)}")
+        if needs not in tree["posterior"]:
+            raise ValueError(
+                f"trees[{engine!r}]: expected draws of {needs}, got {sorted(map(str, tree['posterior'].data_vars))}; "
+                "ALPSGibbs(keep_latents=False) leaves x out"
+            )
+    return dict(named)
+
+
+def inclusion_probability(tree: xr.DataTree) -> xr.DataArray:
+    """The reported probability of each latent's gate, (latent,): the mean of ``gate_prob``, or of b without it."""
+    _, probs = _gates(tree)
+    return xr.DataArray(probs.mean((0, 1)), dims="latent", coords={"latent": tree["posterior"]["latent"].values})
 
 
 def worst_convergence(table: pd.DataFrame, engine: str) -> tuple[float, float]:
@@ -207,7 +225,7 @@ def compare_engines(trees: Mapping[str, xr.DataTree], predictions: Mapping[str, 
 
     ``trees`` are two of ``to_datatree``'s and ``predictions`` two of ``predict``'s at the same inputs, by engine.
     A row per ``quantity`` and ``of`` (a latent, a group, an output, or output and latent), with a column for each
-    engine, their ``difference`` (first less second) and its Monte Carlo error ``mcse`` (NaN where there is none).
+    engine, their ``difference`` (first less second) and its Monte Carlo error ``mcse`` (NaN where neither has one).
     "predictive mean" has the root mean square of the difference over times, and "predictive sd" the difference of the
     mean sds, both in the second engine's mean sds. "H mean" and "H sd" are of latents that both have on (above 1/2),
     signs aligned, in H's unit, over the draws in which they are.
@@ -217,14 +235,20 @@ def compare_engines(trees: Mapping[str, xr.DataTree], predictions: Mapping[str, 
             f"trees, predictions: expected two engines, the same in both, got {list(trees)} and {list(predictions)}"
         )
     first, second = trees
+    a, b = predictions.values()
+    times = a.sizes["time"] == b.sizes["time"] and np.array_equal(a["time"], b["time"])
+    if not times or list(a["output"].values) != list(b["output"].values) or a.attrs != b.attrs:
+        raise ValueError(
+            "predictions: expected predict's results at the same inputs, with the same outputs, interval and "
+            f"include_noise, got {dict(a.sizes)} {a.attrs} and {dict(b.sizes)} {b.attrs}"
+        )
     table = inclusion_table(trees)
     wide = table.pivot(index="latent", columns="engine", values=["probability", "mcse"])
     rows = [
         {"quantity": "inclusion probability", "of": latent, first: row["probability", first]}
-        | {second: row["probability", second], "mcse": float(np.nan_to_num(row["mcse"].to_numpy(float)).max())}
+        | {second: row["probability", second], "mcse": _either(row["mcse"].to_numpy(float))}
         for latent, row in wide.loc[list(dict.fromkeys(table.latent))].iterrows()
     ]
-    a, b = predictions.values()
     sd = b["sd"].mean("time")
     rms = ((a["mean"] - b["mean"]) ** 2).mean("time") ** 0.5 / sd
     for output in b["output"].values.astype(str):
@@ -232,7 +256,7 @@ def compare_engines(trees: Mapping[str, xr.DataTree], predictions: Mapping[str, 
         mean_sd = {name: float((p["sd"].mean("time") / sd).sel(output=output)) for name, p in predictions.items()}
         rows.append({"quantity": "predictive sd", "of": output} | mean_sd)
     posteriors = align_engines(trees)
-    on = [p["b"].mean(("chain", "draw")) > 0.5 for p in posteriors.values()]
+    on = [inclusion_probability(tree) > 0.5 for tree in trees.values()]
     for latent in on[0]["latent"].values[(on[0] & on[1]).values]:
         for output in b["output"].values.astype(str):
             H = {
@@ -266,9 +290,14 @@ def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) ->
     return posterior.assign(x=(x * sign).transpose(*x.dims), H=(H * sign).transpose(*H.dims))
 
 
-def align_engines(trees: Mapping[str, xr.DataTree]) -> dict[str, xr.Dataset]:
+def _either(mcse: np.ndarray) -> float:
+    """The Monte Carlo error of a difference; NaN where neither side has one."""
+    return float("nan") if np.isnan(mcse).all() else float(np.sqrt(np.nansum(mcse**2)))
+
+
+def align_engines(trees: xr.DataTree | Mapping[str, xr.DataTree]) -> dict[str, xr.Dataset]:
     """The engines' posteriors with one sign for each latent: that in which it agrees with the first engine's mean."""
-    posteriors = {engine: tree["posterior"].to_dataset() for engine, tree in trees.items()}
+    posteriors = {engine: tree["posterior"].to_dataset() for engine, tree in by_engine(trees, needs="x").items()}
     reference = align_signs(next(iter(posteriors.values())))["x"].mean(("chain", "draw"))
     return {engine: align_signs(posterior, reference) for engine, posterior in posteriors.items()}
 

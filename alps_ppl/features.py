@@ -223,7 +223,7 @@ def choose_pivots(
         prior = np.asarray(_diagonal(covariance, inputs), np.float64)
         explained = [(_interpolation(covariance, inputs[rows], inputs[pivots], tril) ** 2).sum(1) for rows in blocks(n)]
         left = prior - np.concatenate(explained)
-        over = np.flatnonzero(left > tolerance * prior.max())
+        over = np.setdiff1d(np.flatnonzero(left > tolerance * prior.max()), candidates)  # those are round-off
         if len(over) == 0:
             return pivots, tril
         seen = np.union1d(seen, pivots)
@@ -237,12 +237,13 @@ def features(
     names: Sequence[str],
     max_rank: int = 2000,
     tolerance: float | None = None,
+    states: bool = True,
 ) -> Features:
     """The features of all latents at ``inputs``, in float64 NumPy arrays, and the states of those without a low rank.
 
     ``tolerance`` is relative (None: 1e-10 in float64, 1e-5 in float32). A covariance of one-dimensional inputs whose
     rank is above 64 and an eighth of the times (256 at most) has states for its Markov terms, if the precision can
-    tell them apart.
+    tell them apart and ``states`` is true.
     """
     if tolerance is None:
         tolerance = 1e-10 if jnp.finfo(inputs.dtype).bits == 64 else 1e-5
@@ -253,7 +254,7 @@ def features(
     terms: dict[int, Sequence[Quasisep]] = {}
     for j, (covariance, name) in enumerate(zip(covariances, names, strict=True)):
         factor = partial(choose_pivots, inputs=inputs, tolerance=tolerance, name=name)
-        markov, others = markov_terms(covariance) if inputs.ndim == 1 else ([], [covariance])
+        markov, others = markov_terms(covariance) if states and inputs.ndim == 1 else ([], [covariance])
         try:
             factors.append(factor(covariance, max_rank=low_rank if markov else max_rank))
         except RankError:

@@ -35,7 +35,7 @@ from alps_ppl.conditionals import (
 )
 from alps_ppl.covariances import equal_covariance_groups
 from alps_ppl.features import Features, features
-from alps_ppl.model import ALPS, check_count, in_range, warn_caller
+from alps_ppl.model import ALPS, check_count, in_range, short, warn_caller
 
 # What a sweep may have besides its draws of all latents, of H and of the noise.
 MOVES = {
@@ -127,7 +127,7 @@ class ALPSGibbs(MCMCKernel):
         Default 1e-10 in float64, 1e-5 in float32.
     keep_latents
         Whether the draws have ``x``, a number per chain, draw, latent and time. Without it memory doesn't grow with
-        the number of times; ``predict`` works all the same.
+        the number of times, but for latents with states; ``predict`` works all the same.
 
     ``init_params`` may hold b, H, x and noise_variance, each with a leading chain axis for several
     chains; what it lacks starts as ``start`` says. A fitted SVI state: ``init_params=alps.init_from_svi(...)``.
@@ -155,6 +155,8 @@ class ALPSGibbs(MCMCKernel):
                 f"{type(model.noise_variance).__name__}"
             )
         check_count("max_rank", max_rank)
+        if not isinstance(keep_latents, bool):
+            raise TypeError(f"keep_latents: expected True or False, got {short(keep_latents)}")
         if tolerance is not None:
             tolerance = float(in_range("tolerance", tolerance, 1e-15, 0.1))
         self.model = model
@@ -358,7 +360,7 @@ class ALPSGibbs(MCMCKernel):
             "weights": (num_weights,),
             "mixing": (p, m),
             "gate_column": (m, p),
-            "gate_latent": self._own_features().shape,
+            "gate_latent": self._own_features().shape if "gate_latent" in self.moves else (),
             "marginal_walk": (m, p),
             "scale": (m,),
         }
@@ -501,7 +503,7 @@ def _moves(blocks: str | Sequence[str], num_outputs: int, *, has_states: bool) -
             f"blocks: expected the name of a set, one of {['default', *BLOCKS]} as a string, or a list of moves among "
             f"{list(MOVES)}, got {blocks!r}"
         )
-    moves = tuple(moves)
+    moves = tuple(dict.fromkeys(moves))
     if not any("gate" in move for move in moves):
         raise ValueError(f"blocks: expected a move of the gates ({[m for m in MOVES if 'gate' in m]}), got {moves}")
     if has_states and "gate_latent" in moves:

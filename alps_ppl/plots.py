@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 
-from alps_ppl.diagnostics import align_engines
+from alps_ppl.diagnostics import align_engines, by_engine, inclusion_probability
 from alps_ppl.svi import SVIFit
 
 COLOURS = {"svi": "#2166ac", "gibbs": "#d6604d"}
@@ -110,8 +110,8 @@ def plot_predicted(
     """
     first = next(iter(predictions.values()))
     outputs = [str(name) for name in first["output"].values]
-    y = np.asarray(y, float).reshape(-1, len(outputs))
-    held_out = np.zeros(y.shape, bool) if held_out is None else np.asarray(held_out, bool)
+    y = np.asarray(y, float).reshape(first.sizes["time"], len(outputs))
+    held_out = np.zeros(y.shape, bool) if held_out is None else np.asarray(held_out, bool).reshape(y.shape)
     if axes is None:
         size = (4.6 * len(predictions), 4.5 * len(outputs) + 0.4)
         _, axes = plt.subplots(len(outputs), len(predictions), figsize=size, squeeze=False, layout="constrained")
@@ -218,12 +218,20 @@ def plot_training(fit: SVIFit, *, axes: Any = None) -> np.ndarray:
     return axes
 
 
-def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
+def _on(trees: Mapping[str, xr.DataTree]) -> np.ndarray:
+    """Which latents are on (probability above 1/2) by some engine."""
+    return np.any([inclusion_probability(tree).values > 0.5 for tree in trees.values()], axis=0)
+
+
+def plot_mixing(
+    trees: xr.DataTree | Mapping[str, xr.DataTree], *, unit: str = "unit of the output", axes: Any = None
+) -> np.ndarray:
     """Mean and variance of the mixing matrix H, a row per engine, the paper's Figures 3a and 3b.
 
     ``unit`` is that of H: the unit of the outputs that were fitted. A latent's sign is free; its draws are given one
-    sign, the same for all engines. The names of latents that are off (probability below 1/2) are grey.
+    sign, the same for all engines. The names of latents that no engine has on (above 1/2) are grey.
     """
+    trees = by_engine(trees, needs="x")
     first = next(iter(trees.values()))["posterior"]
     outputs, latents = (np.asarray(first[dim]).astype(str) for dim in ("output", "latent"))
     if axes is None:
@@ -237,10 +245,7 @@ def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the ou
     for engine, aligned in align_engines(trees).items():
         H = aligned["H"]
         moments[engine] = H.mean(("chain", "draw")).values, H.var(("chain", "draw")).values
-    on = (
-        np.mean([tree["posterior"].to_dataset()["b"].mean(("chain", "draw")).values for tree in trees.values()], axis=0)
-        > 0.5
-    )
+    on = _on(trees)
     # One scale for all engines, so that colours can be compared between rows.
     largest = max(np.abs(mean).max() for mean, _ in moments.values())
     broadest = max(variance.max() for _, variance in moments.values())
@@ -258,44 +263,49 @@ def plot_mixing(trees: Mapping[str, xr.DataTree], *, unit: str = "unit of the ou
         ax.figure.colorbar(image, ax=list(axes[:, column])).set_label(bar_label, fontsize=8)
         for label, is_on in zip(ax.get_xticklabels(), on, strict=True):
             label.set_color("black" if is_on else "#999999")
-        ax.set_xlabel("latent process (grey: off, H at its prior)")
+        ax.set_xlabel("latent process (grey: off)")
     for ax in axes[:, 0]:
         ax.set_ylabel("output")
     return axes
 
 
-def plot_latents(trees: Mapping[str, xr.DataTree], *, input_label: str = "t", axes: Any = None) -> np.ndarray:
-    """Each latent that is on in some engine (probability above 1/2): mean and 90 % band of x_j while its gate is open.
+def plot_latents(
+    trees: xr.DataTree | Mapping[str, xr.DataTree], *, input_label: str = "t", axes: Any = None
+) -> np.ndarray:
+    """Each latent that some engine has on (above 1/2): mean and 90 % band of x_j while its gate is open.
 
     Signs are aligned as in ``plot_mixing``. One axes per latent, over the fitted inputs: the paper's Figure 2a.
     """
+    trees = by_engine(trees, needs="x")
     posteriors = align_engines(trees)
     draws = {engine: posterior.stack(sample=("chain", "draw")) for engine, posterior in posteriors.items()}
     first = next(iter(draws.values()))
     latents = first["latent"].values
-    on = [name for name in latents if max(p["b"].sel(latent=name).mean() for p in draws.values()) > 0.5]
+    on = latents[_on(trees)]
     if axes is None:
         rows = max(1, len(on))
         _, axes = plt.subplots(rows, 1, figsize=(9, 1.5 * rows + 0.9), sharex=True, squeeze=False, layout="constrained")
         axes = axes[:, 0]
-    axes = np.atleast_1d(np.asarray(axes, dtype=object))
+    axes = np.atleast_1d(np.asarray(axes, dtype=object)).ravel()
+    if len(axes) < len(on):
+        raise ValueError(f"axes: expected one for each of the {len(on)} latents that are on, got {len(axes)}")
     time = first["time"].values
     order = np.argsort(time, kind="stable")
     for name, ax in zip(on, axes, strict=False):
         for place, (engine, posterior) in enumerate(draws.items()):
             here = posterior.sel(latent=name)
             x = here["x"].transpose("sample", "time").values[here["b"].values == 1][:, order]
-            if len(x) < 2:
+            if len(x) == 0:
                 continue
             style = {"color": _colour(engine, place)}
-            probability = float(here["b"].mean())
+            probability = float(inclusion_probability(trees[engine]).sel(latent=name))
             ax.plot(time[order], x.mean(0), linewidth=1.1, label=f"{_name(engine)} ({probability:.2f})", **style)
             band = np.quantile(x, [0.05, 0.95], axis=0)
             ax.fill_between(time[order], *band, alpha=0.2, linewidth=0, **style)
         ax.set_title(str(name), fontsize=10, loc="left")
         ax.legend(loc="upper right", bbox_to_anchor=(1.0, 1.22), ncols=len(draws), frameon=False, fontsize=8)
         ax.margins(x=0.01)
-    if not on:
+    if len(on) == 0:
         axes[0].set_title("no latent has a probability above 1/2", fontsize=10, loc="left")
     axes[-1].set_xlabel(input_label)
     return axes[: max(1, len(on))]
@@ -303,6 +313,8 @@ def plot_latents(trees: Mapping[str, xr.DataTree], *, input_label: str = "t", ax
 
 def plot_engines(comparison: pd.DataFrame, *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
     """``compare_engines`` as a picture: inclusion probabilities, predictions per output, H's means with their sds."""
+    if list(comparison.columns[:2]) != ["quantity", "of"]:
+        raise ValueError(f"comparison: expected compare_engines's result, got columns {list(comparison.columns)}")
     first, second = comparison.columns[2:4]
     names = _name(first), _name(second)
     if axes is None:
@@ -319,9 +331,10 @@ def plot_engines(comparison: pd.DataFrame, *, unit: str = "unit of the output", 
     gates = parts["inclusion probability"]
     axes[0].errorbar(gates[first], gates[second], yerr=2 * gates["mcse"], fmt="o", markersize=4, color="black")
     apart = gates[gates["difference"].abs() > 0.1]
-    for (x, y), of in apart.groupby([apart[first].round(1), apart[second].round(1)])["of"]:
-        side = {"ha": "left", "xytext": (6, 0)} if x < 0.5 else {"ha": "right", "xytext": (-6, 0)}
-        axes[0].annotate(", ".join(of), (x, y), textcoords="offset points", fontsize=8, va="center", **side)
+    if len(apart):
+        lines = [f"{row['of']}: {row[first]:.2f}, {row[second]:.2f}" for row in apart.to_dict("records")]
+        note = "\n".join([f"more than 0.1 apart ({names[0]}, {names[1]}):", *lines])
+        axes[0].text(0.5, 0.03, note, transform=axes[0].transAxes, ha="center", fontsize=8)
     diagonal(axes[0], 0, 1)
     axes[0].set_title("inclusion probabilities (bars: 2 Monte Carlo errors)", fontsize=10, loc="left")
 
@@ -333,7 +346,10 @@ def plot_engines(comparison: pd.DataFrame, *, unit: str = "unit of the output", 
     axes[1].set_xticks(place, mean["of"], rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
     axes[1].set_ylabel(f"{names[0]} less {names[1]} [{names[1]}'s mean sd]")
     axes[1].set_title("predictions, per output", fontsize=10, loc="left")
-    axes[1].legend(frameon=False, fontsize=8)
+    axes[1].set_xlim(-0.8, max(len(mean), 3) - 0.2)
+    low, high = axes[1].get_ylim()
+    axes[1].set_ylim(low, high + 0.18 * (high - low))  # room for the legend
+    axes[1].legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
 
     if "H mean" in parts:
         H, spread = parts["H mean"], parts["H sd"]

@@ -20,7 +20,7 @@ from numpyro.infer import MCMC, Predictive
 
 from alps_ppl.features import features
 from alps_ppl.model import ALPS, check_count, given
-from alps_ppl.svi import SVIFit
+from alps_ppl.svi import SVIFit, check_key
 
 
 class Draws(NamedTuple):
@@ -217,7 +217,10 @@ def svi_sites(fit: SVIFit, inputs, num_draws: int, names: tuple[str, ...], rng_k
 
 def init_from_svi(fit: SVIFit, rng_key: Array, *, num_chains: int = 1) -> dict[str, Array]:
     """Draws of the program's sites from an SVI fit, one per chain: ``MCMC.run(..., init_params=...)`` starts there."""
+    if not isinstance(fit, SVIFit):
+        raise TypeError(f"fit: expected what fit_svi returned, got {type(fit).__name__}")
     check_count("num_chains", num_chains)
+    check_key(rng_key)
     sites = svi_sites(fit, fit.inputs, num_chains, names=("b", "H", "x", "noise_variance"), rng_key=rng_key)
     return sites if num_chains > 1 else {name: value[0] for name, value in sites.items()}
 
@@ -225,15 +228,16 @@ def init_from_svi(fit: SVIFit, rng_key: Array, *, num_chains: int = 1) -> dict[s
 def _mcmc_draws(mcmc: MCMC, model: ALPS, inputs, new_inputs, num_draws: int) -> Draws:
     sites = thinned_sites(mcmc, num_draws)
     sampler = mcmc.sampler
-    # The kernel holds its own; those of another sampler's draws are built.
-    basis = getattr(sampler, "_features", None) or features(
-        model.covariances, inputs, names=model.latents, max_rank=len(inputs)
-    )
+    if "weights" in sites:
+        basis, weights = sampler._features, sites["weights"]
+    else:  # another sampler's draws: x at the inputs doesn't tell Markov latents' states, so features of full rank
+        basis = features(model.covariances, inputs, names=model.latents, max_rank=len(inputs), states=False)
+        weights = basis.weights(sites["x"])
     new = basis.extend(new_inputs)
     return Draws(
         model.gates(sites["b"].astype(new.basis.dtype))[:, None, :] * sites["H"],
         _noise(sites, model),
-        sites["weights"] if "weights" in sites else basis.weights(sites["x"]),
+        weights,
         new.basis,
         new.owner,
         new.residual,

@@ -142,7 +142,7 @@ def fit_svi(
     inputs, y = model.check(inputs, given(y))
     _check_settings(len(inputs), num_inducing, num_steps, num_particles, batch_size, num_restarts)
     optimizer = _optimizer(optimizer, learning_rate)
-    _check_key(rng_key)
+    check_key(rng_key)
     temperatures = _temperatures(temperature, num_steps)
     guide = StructuredMeanField(model, initial_inducing_inputs(inputs, num_inducing))
     svi = SVI(
@@ -236,7 +236,7 @@ def discrete_elbo(
     It bounds log p(Y) of the model as written; the relaxed loss bounds the relaxed model's evidence.
     """
     inputs, y = fit.model.check(inputs, given(y), warn=False)
-    _check_key(rng_key)
+    check_key(rng_key)
     loss = TraceMeanField_ELBO().loss
     losses = jax.jit(
         lambda params, keys: jax.lax.map(
@@ -288,6 +288,6 @@ def _optimizer(optimizer, learning_rate):
     return optimizer
 
 
-def _check_key(rng_key) -> None:
+def check_key(rng_key) -> None:
     if not is_prng_key(rng_key):
         raise TypeError(f"rng_key: expected a JAX key, e.g. jax.random.key(0), got {short(rng_key)}")

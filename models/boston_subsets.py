@@ -319,8 +319,13 @@ def _previous() -> tuple[dict, list[str], float]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--splits", default=10, help="Splits 0 to this, less one.")
-@click.option("--seeds", default=1, help="Runs of each engine on each split: keys 0 to this, less one.")
+@click.option("--splits", default=10, type=click.IntRange(min=1), help="Splits 0 to this, less one.")
+@click.option(
+    "--seeds",
+    default=1,
+    type=click.IntRange(min=1),
+    help="Runs of each engine on each split: keys 0 to this, less one.",
+)
 @click.option("--reading", "readings", multiple=True, type=click.Choice(list(READINGS)), default=[PAPERS_READING])
 @click.option("--engine", "engines", multiple=True, type=click.Choice(["svi", "gibbs"]), help="None: what's left.")
 @click.option("--num-inducing", default=boston.SVI["num_inducing"], help="Of SVI.")

@@ -182,7 +182,7 @@ MEASURES = {
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("experiments", nargs=-1, type=click.Choice(list(MEASURES)), metavar="[EXPERIMENT]...")
-@click.option("--seeds", default=10, help="Seeds 0 to this, less one; variants have fewer.")
+@click.option("--seeds", default=10, type=click.IntRange(min=1), help="Seeds 0 to this, less one; variants have fewer.")
 def main(experiments: tuple[str, ...], seeds: int):
     """Measure square_wave, noisy_mixture and temperature, or those named; what is kept isn't measured again."""
     numpyro.enable_x64()

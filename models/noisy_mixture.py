@@ -1,14 +1,15 @@
 """The paper's noisy mixture (section 4.2): which of nine periods, two of them offered twice, mix into nine outputs?
 
-Three sine waves of periods 7, 17 and 23 have Gaussian noise added to them and are mixed by H* = [I Z]^T, Z standard
-normal, into nine outputs. The model offers the periods 3, 7, 7, 11, 13, 17, 19, 23 and 23: those of 7, 17 and 23
-should be on, one of each duplicate.
+Three sine waves of periods 7, 17 and 23 have Gaussian noise added to them and are mixed by H* = [I Z]^T, Z of 3 x 6
+(the paper's 6 x 6 is a slip), into nine outputs. The model offers the periods 3, 7, 7, 11, 13, 17, 19, 23 and 23:
+those of 7, 17 and 23 should be on, one of each duplicate.
 
-The paper doesn't say how many times there are, how strong the noise is, nor the model's. Here: 150 times and 50 more to
-forecast; waves of variance 1, as the latents' prior has; noise of sd 0.5 on them. The outputs then share their noise,
-of covariance 0.25 H* H*^T, and the model, whose noise is independent per output, is slightly wrong about it: nine
-outputs that agree on a wiggle look like evidence for a process. ``independent=True`` has the same noise variances
-without the sharing. The model's noise variance is learnt, each output's by itself.
+The paper doesn't say how many times there are, what Z and the waves' phases are, how strong the noise is, nor the
+model's. Here: 150 times and 50 more to forecast; Z standard normal and phases uniform; waves of variance 1, as the
+latents' prior has; noise of sd 0.5 on them. The outputs then share their noise, of covariance 0.25 H* H*^T, and the
+model, whose noise is independent per output, is slightly wrong about it: nine outputs that agree on a wiggle look like
+evidence for a process. ``independent=True`` has the same noise variances without the sharing. The model's noise
+variance is learnt, each output's by itself.
 
 The paper has l = 100 inducing inputs; 20 give the same gates here, eight times as fast, since each latent has rank 2.
 """

@@ -4,7 +4,7 @@ One output, a square wave of 0.05 Hz, and m = 8 linear-periodic latents of frequ
 wave has odd harmonics only, so latents 1, 3, 5 and 7 should be on and the even ones off, with l = 10 inducing inputs.
 
 The paper doesn't say how many times there are, nor the noise. Here: 100 s at 2 Hz (five periods), no noise in the
-data, and a model noise sd of 0.2, near what the four harmonics leave over (root mean square 0.22). The gates'
+data, and a model noise sd of 0.2, near what the four harmonics leave over (root mean square 0.21). The gates'
 answer doesn't hang on it.
 """
 

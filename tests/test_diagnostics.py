@@ -256,6 +256,8 @@ def test_two_engines_side_by_side(trees, mcmc, problem):
     assert {of.split(", ")[1] for of in table.loc["H mean"].index} == set(on)
     same = alps.compare_engines({"a": trees["gibbs"], "b": trees["gibbs"]}, {"a": prediction, "b": prediction})
     assert (same.difference == 0).all()
+    with pytest.raises(ValueError, match="expected predict's results at the same inputs"):
+        alps.compare_engines(trees, {"svi": alps.predict(mcmc, model, t, y, t + 1), "gibbs": prediction})
     with pytest.raises(
         ValueError, match=r"expected two engines, the same in both, got \['svi', 'gibbs'\] and \['svi'\]"
     ):

@@ -119,6 +119,14 @@ def test_latents_that_are_on():
     axes = plots.plot_latents({"svi": tree(1.0), "gibbs": tree(1.0, on=(0, 0))})
     assert [ax.get_title(loc="left") for ax in axes] == ["a"]
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["SVI (1.00)"]  # never on in the other
+    (one,) = plots.plot_latents(tree(1.0))  # a tree by itself
+    assert one.get_title(loc="left") == "a"
+    with pytest.raises(ValueError, match=r"expected draws of x, got \['H', 'b'\]; ALPSGibbs\(keep_latents=False\)"):
+        plots.plot_mixing(
+            {"gibbs": xr.DataTree.from_dict({"posterior": tree(1.0)["posterior"].to_dataset()[["b", "H"]]})}
+        )
+    with pytest.raises(ValueError, match="expected at least one tree"):
+        plots.plot_mixing({})
     (none,) = plots.plot_latents({"gibbs": tree(1.0, on=(0, 0))})
     assert none.get_title(loc="left") == "no latent has a probability above 1/2"
 
@@ -128,7 +136,7 @@ def test_engines():
     rows += [("predictive sd", "u", 1.1, 1.0, 0.1, np.nan)]
     columns = ["quantity", "of", "svi", "gibbs", "difference", "mcse"]
     axes = plots.plot_engines(pd.DataFrame(rows, columns=columns))
-    assert axes[0].texts[0].get_text() == "a"
+    assert axes[0].texts[0].get_text().endswith("a: 1.00, 0.50")
     assert [bar.get_height() for bar in axes[1].patches] == [0.2, 0.1]
     rows += [("H mean", "u, a", 1.0, 0.9, 0.1, np.nan), ("H sd", "u, a", 0.1, 0.2, -0.1, np.nan)]
     axes = plots.plot_engines(pd.DataFrame(rows, columns=columns))

@@ -174,6 +174,13 @@ def test_pivots_from_blocks_of_inputs(block, monkeypatch):
         np.testing.assert_allclose(stats.projection[0], phi.phi()[observed].T @ y[observed, 0], atol=1e-9)
 
 
+def test_pivots_end_where_round_off_is_left(monkeypatch):
+    monkeypatch.setattr(alps_ppl.features, "BLOCK", 64)
+    t = jnp.asarray(np.sort(np.random.default_rng(0).uniform(0, 100, 200)))
+    phi = features([kernels.ExpSquared(scale=40.0)], t, names="a", tolerance=1e-15)
+    np.testing.assert_allclose(phi.phi() @ phi.phi().T, kernels.ExpSquared(scale=40.0)(t, t), atol=1e-6)
+
+
 def test_features_extend_to_new_inputs():
     phi = features(COVARIANCES, jnp.asarray(T), names="abcde", tolerance=1e-12)
     new = np.array([0.5, T[2], 9.0])

@@ -14,6 +14,7 @@ from tinygp.kernels import quasisep
 import alps_ppl as alps
 from alps_ppl import conditionals as c
 from alps_ppl.features import features
+from alps_ppl.prediction import posterior_draws
 
 COVARIANCES = {
     "exp": kernels.Exp(scale=0.7),
@@ -177,3 +178,21 @@ def test_states_only_where_the_precision_resolves_them(key):
     mcmc = MCMC(alps.ALPSGibbs(model, blocks="marginal_gate"), num_warmup=1, num_samples=3, progress_bar=False)
     mcmc.run(key, t, np.sin(t))
     assert alps.predict(mcmc, model, t, np.sin(t), [])["mean"].shape == (0, 1)
+
+
+def test_predictions_from_another_samplers_draws(monkeypatch):
+    """A Matern-3/2 latent's x doesn't tell its derivative: the prediction is the process's given x alone."""
+    covariance = kernels.Matern32(scale=5.0)
+    t = np.sort(np.random.default_rng(0).uniform(0, 60, 90))
+    new = np.array([-1.0, 20.03, 40.02, 61.0])
+    model = alps.ALPS({"m": covariance}, noise_variance=0.1)
+    mcmc = MCMC(alps.ALPSGibbs(model), num_warmup=0, num_samples=5, progress_bar=False)
+    mcmc.run(jax.random.key(0), t, np.sin(t)[:, None])
+    assert mcmc.sampler._features.space is not None
+    monkeypatch.setattr(mcmc, "get_extra_fields", dict)  # as of a sampler that knows no states
+    draws = posterior_draws(mcmc, model, jnp.asarray(t), jnp.asarray(new), 5)
+    K, K_new = np.asarray(covariance(t, t)), np.asarray(covariance(new, t))
+    x = np.asarray(mcmc.get_samples()["x"])[:, 0]
+    np.testing.assert_allclose(draws.weights @ draws.basis.T, x @ np.linalg.solve(K, K_new.T), atol=1e-5)
+    left = np.asarray(covariance(new)) - np.einsum("nt,tn->n", K_new, np.linalg.solve(K, K_new.T))
+    np.testing.assert_allclose(draws.latent_variance[0], left, atol=1e-5)
