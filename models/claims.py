@@ -124,7 +124,7 @@ def noisy(rows: list[dict], noise_sd: float, independent: bool) -> list[Claim]:
         Claim("Columns of H that are active are narrow", f"largest variance {columns('on: largest variance')}"),
         Claim(
             "Inactive ones are back at the prior",
-            f"mean variance (prior 1) {columns('off: mean variance', '.2f')}; largest |mean| "
+            f"mean variance (prior 1) {columns('off: mean variance', '.2f')}; largest absolute mean "
             f"{columns('off: largest |mean|', '.2f')}",
         ),
         Claim(
