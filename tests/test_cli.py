@@ -223,7 +223,7 @@ def test_interrupt(model_file, tmp_path):
         (["--set", "num_samples=5"], "--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got 'num_samples=5'"),
         (["--set", "SVI[3]=1"], "--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got 'SVI[3]=1'"),
         (["--set", "SVI.num_steps=many"], "num_steps: expected a positive whole number, got 'many'"),
-        (["--set", "GIBBS.blocks=fast", "--engine", "gibbs"], "blocks: expected one of"),
+        (["--set", "GIBBS.blocks=fast", "--engine", "gibbs"], "blocks: expected the name of a set"),
         (["--seed", "one"], "'one' is not a valid integer"),
         (["--nonsense"], "No such option"),
     ],
