@@ -336,7 +336,7 @@ def test_parameter_free_and_zero_covariances(key):
     for posterior in (mcmc, fit):
         assert abs(alps.predict(posterior, model, inputs, y, inputs)["mean"][:, 0] - y).max() < 0.3
     assert np.isfinite(fit.losses).all()
-    with pytest.raises(ValueError, match="latent 'slope' reads column 0 of the inputs, whose shape is"):
+    with pytest.raises(ValueError, match="latent 'slope' reads column 0 of inputs, whose shape is"):
         model.check(inputs[:, 0])
 
 
