@@ -5,6 +5,7 @@
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 import numpyro
 from numpyro.infer import MCMC
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
@@ -129,7 +131,10 @@ def _gp_per_output(data: alps.Data) -> np.ndarray:
     )
     mean = np.empty(data.y.shape)
     for i in range(len(data.outputs)):
-        gp = GaussianProcessRegressor(covariance).fit(data.train_inputs[:, None], data.train_y[:, i])
+        with warnings.catch_warnings():
+            # A variance at its lower bound: the likelihood drops that period.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            gp = GaussianProcessRegressor(covariance).fit(data.train_inputs[:, None], data.train_y[:, i])
         mean[:, i] = gp.predict(data.inputs[:, None])
     return mean
 
