@@ -1,6 +1,6 @@
 """ArviZ trees and the table of inclusion probabilities, for either engine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -112,20 +112,26 @@ def inclusion_table(trees: xr.DataTree | Mapping[str, xr.DataTree]) -> pd.DataFr
     at least one of them is on, which the data can tell where they can't tell which. ``members`` is how many latents
     a row is about (1: a latent itself), ``group`` the number that latents of equal covariance share.
     """
-    rows = [row for engine, tree in by_engine(trees).items() for row in _engine_rows(engine, tree)]
+    rows = [
+        row
+        for engine, tree in by_engine(trees, groups=("posterior", "constant_data")).items()
+        for row in _engine_rows(engine, tree)
+    ]
     columns = ["latent", "engine", "probability", "mcse", "r_hat", "ess", "prior", "members", "group"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def by_engine(trees: xr.DataTree | Mapping[str, xr.DataTree], *, needs: str = "b") -> dict[str, xr.DataTree]:
-    """Trees by engine, from one tree or several; each must have draws of ``needs``."""
+def by_engine(
+    trees: xr.DataTree | Mapping[str, xr.DataTree], *, groups: Sequence[str] = ("posterior",), needs: str = "b"
+) -> dict[str, xr.DataTree]:
+    """Trees by engine, from one tree or several; each must have these groups and draws of ``needs``."""
     named: Any = {trees.attrs.get("engine", "posterior"): trees} if isinstance(trees, xr.DataTree) else trees
     if not isinstance(named, Mapping):
         raise TypeError(f"trees: expected to_datatree's result, or several by engine, got {type(trees).__name__}")
     if not named:
         raise ValueError("trees: expected at least one tree, got none")
     for engine, tree in named.items():
-        if not isinstance(tree, xr.DataTree) or not {"posterior"} <= set(tree.children):
+        if not isinstance(tree, xr.DataTree) or not set(groups) <= set(tree.children):
             raise TypeError(f"trees[{engine!r}]: expected to_datatree's result, got {short(tree)}")
         if needs not in tree["posterior"]:
             raise ValueError(
@@ -268,6 +274,11 @@ def compare_engines(trees: Mapping[str, xr.DataTree], predictions: Mapping[str, 
                 rows.append({"quantity": quantity, "of": f"{output}, {latent}"} | values)
     frame = pd.DataFrame(rows, columns=["quantity", "of", first, second, "difference", "mcse"])
     return frame.assign(difference=frame.difference.fillna(frame[first] - frame[second]))
+
+
+def largest_differences(comparison: pd.DataFrame) -> dict[str, float]:
+    """``compare_engines``'s largest difference, in size, of each quantity."""
+    return comparison.difference.abs().groupby(comparison.quantity).max().to_dict()
 
 
 def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) -> xr.Dataset:

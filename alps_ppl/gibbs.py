@@ -73,13 +73,17 @@ class ALPSGibbsState(NamedTuple):
     z: dict[str, Array]
     potential_energy: Float[Array, ""]
     gate_prob: Float[Array, " latent"]
-    weights: Float[Array, " weight"]
     rng_key: Array
     stats: Statistics
 
+    @property
+    def weights(self) -> Float[Array, " weight"]:
+        """The latents' weights, as an extra field."""
+        return self.z["weights"]
+
 
 # What vmap maps over when the chains are vectorized: everything but the statistics.
-_CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, weights=0, rng_key=0, stats=None)  # type: ignore[arg-type]
+_CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, rng_key=0, stats=None)  # type: ignore[arg-type]
 
 
 def _refuse_traced_data(data):
@@ -288,7 +292,7 @@ class ALPSGibbs(MCMCKernel):
         z["b"] = model.gates(z["b"]).astype(jnp.int32)
         unknown = jnp.full((), jnp.nan, dtype)  # the first sweep's to compute: a second of compilation
         gate_prob = jnp.asarray(model.inclusion_prob, dtype)
-        return ALPSGibbsState(z, unknown, gate_prob, z["weights"], rng_key, stats)
+        return ALPSGibbsState(z, unknown, gate_prob, rng_key, stats)
 
     def _noise_variance(self, z) -> Float[Array, " output"]:
         return z["noise_variance"] if self.model.learns_noise else jnp.asarray(self.model.noise_variance, z["H"].dtype)
@@ -351,7 +355,7 @@ class ALPSGibbs(MCMCKernel):
             H, weights = H * c, weights / c[stats.owner]
         z |= {"b": b.astype(jnp.int32), "H": H, "weights": weights}
         energy = self._potential_energy(stats, rss, z)
-        return ALPSGibbsState(z, energy, jnp.stack(gate_probs).mean(0), weights, rng_key, stats)
+        return ALPSGibbsState(z, energy, jnp.stack(gate_probs).mean(0), rng_key, stats)
 
     def _noise_shapes(self, num_weights: int) -> tuple[dict[str, tuple], dict[str, tuple]]:
         """How many standard normals and how many uniforms each block of a sweep takes."""

@@ -167,8 +167,7 @@ def samples_of(mcmc: MCMC, group_by_chain: bool = False) -> dict[str, Array]:
         samples = mcmc.get_samples(group_by_chain)
     except (AssertionError, TypeError):
         raise ValueError("posterior: the MCMC has no draws yet; call mcmc.run(rng_key, inputs, y) first") from None
-    missing = {"b", "H"} - set(samples)
-    missing |= {"x"} - set(samples) - ({"x"} if "weights" in mcmc.get_extra_fields() else set())
+    missing = ({"b", "H"} if "weights" in mcmc.get_extra_fields() else {"b", "H", "x"}) - set(samples)
     if missing:
         raise ValueError(f"posterior: expected draws of b, H and x, but {sorted(missing)} weren't collected")
     return samples

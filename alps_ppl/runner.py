@@ -24,6 +24,7 @@ from alps_ppl.diagnostics import (
     compare_engines,
     gate_vectors,
     inclusion_table,
+    largest_differences,
     log_joint_r_hat,
     to_datatree,
     worst_convergence,
@@ -31,7 +32,7 @@ from alps_ppl.diagnostics import (
 from alps_ppl.gibbs import ALPSGibbs
 from alps_ppl.model import ALPS
 from alps_ppl.prediction import log_predictive_density, predict
-from alps_ppl.svi import NonFiniteLossError, fit_svi
+from alps_ppl.svi import NonFiniteLossError, SVIFit, fit_svi
 
 
 def _settings(function: Any, *fixed: str) -> tuple[str, ...]:
@@ -70,10 +71,15 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     summary["settings"] = {engine: getattr(module, engine.upper()) for engine in engines}
     keys = dict(zip(("svi", "gibbs"), jax.random.split(jax.random.key(seed)), strict=True))
     for engine in engines:
-        fit = {"svi": _fit_svi, "gibbs": _fit_gibbs}[engine]
+        settings = getattr(module, engine.upper())
+        if engine == "gibbs":
+            lengths = _run_lengths(settings)
+            click.echo(
+                f"Gibbs: {lengths['num_chains']} chains of {lengths['num_warmup']} + {lengths['num_samples']} sweeps"
+            )
         start = time.perf_counter()
         try:
-            posteriors[engine] = fit(model, inputs, y, getattr(module, engine.upper()), keys[engine], progress)
+            posteriors[engine] = fit(engine, model, inputs, y, settings, keys[engine], progress=progress)
         except (NonFiniteLossError, ValueError, TypeError) as error:
             raise BadInput(str(error)) from error
         summary[engine] = {"seconds": round(time.perf_counter() - start, 2)}
@@ -95,9 +101,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     comparison = compare_engines(trees, predictions) if len(trees) == 2 else None
     if comparison is not None:
         comparison.to_csv(out / "comparison.csv", index=False)
-        summary["largest_differences"] = (
-            comparison.groupby("quantity").difference.agg(lambda d: d.abs().max()).to_dict()
-        )
+        summary["largest_differences"] = largest_differences(comparison)
     (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2, default=str) + "\n")
     _figures(out, data, table, predictions, trees, posteriors, comparison)
     _report(out, table, summary, trees)
@@ -136,19 +140,21 @@ def _check_keys(which: str, settings: dict, known: tuple[str, ...]) -> None:
         raise ValueError(f"{which}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(known)}")
 
 
-def _fit_svi(model, inputs, y, settings, key, progress):
-    return fit_svi(model, inputs, y, rng_key=key, progress_bar=progress, **settings)
-
-
-def _fit_gibbs(model, inputs, y, settings, key, progress):
+def fit(engine: str, model: ALPS, inputs, y, settings: dict, key, *, progress: bool = False) -> SVIFit | MCMC:
+    """An engine's posterior under a model file's settings."""
+    if engine == "svi":
+        return fit_svi(model, inputs, y, rng_key=key, progress_bar=progress, **settings)
     kernel = ALPSGibbs(model, **{name: settings[name] for name in KERNEL_SETTINGS if name in settings})
-    defaults = {"num_warmup": 500, "num_samples": 1000, "num_chains": 4, "chain_method": "vectorized"}
-    chosen = defaults | {name: settings[name] for name in MCMC_SETTINGS if name in settings}
-    mcmc = MCMC(kernel, progress_bar=progress, **chosen)
-    click.echo(f"Gibbs: {chosen['num_chains']} chains of {chosen['num_warmup']} + {chosen['num_samples']} sweeps")
+    mcmc = MCMC(kernel, progress_bar=progress, **_run_lengths(settings))
     mcmc.run(key, inputs, y)
     jax.block_until_ready(mcmc.get_samples())
     return mcmc
+
+
+def _run_lengths(settings: dict) -> dict:
+    """Of GIBBS, what is MCMC's, with the defaults of what it leaves out."""
+    defaults = {"num_warmup": 500, "num_samples": 1000, "num_chains": 4, "chain_method": "vectorized"}
+    return defaults | {name: settings[name] for name in MCMC_SETTINGS if name in settings}
 
 
 def _scored_cells(data: Data, predictions, posteriors, model, inputs, y) -> list[pd.DataFrame]:

@@ -132,9 +132,8 @@ def numpyros(name: str, model, inputs, y) -> list[dict]:
         seconds, gates = [], []
         # One chain after another: they take a single key, and NUTS with vmapped Cholesky factors deadlocked in XLA.
         for key in jax.random.split(jax.random.key(0), 2):
-            state = kernel.init(
-                key, steps, None, (inputs, y), {}
-            )  # the first loop, which isn't counted, is the warm-up
+            # The first loop, which isn't counted, is the warm-up.
+            state = kernel.init(key, steps, None, (inputs, y), {})
             chain = timed(lambda state, k=kernel: k.sample(state, (inputs, y), {}), state, steps, 1)
             seconds += chain[0]
             gates.append(chain[1][0])

@@ -12,6 +12,7 @@ from numpyro.infer import MCMC
 from tinygp import kernels
 
 import alps_ppl as alps
+from benchmarks.gibbs import milliseconds, timed
 from benchmarks.timing import fresh, progress, show
 
 MARK_GIB = 2.0
@@ -46,18 +47,14 @@ def measure(name: str) -> dict:
     mcmc.run(jax.random.key(0), inputs, y)
     jax.block_until_ready(mcmc.get_samples())
     seconds = perf_counter() - begin
-    more = jax.jit(lambda state: jax.lax.scan(lambda s, _: (kernel.sample(s, (), {}), None), state, length=num_samples))
-    jax.block_until_ready(more(mcmc.last_state))
-    begin = perf_counter()
-    jax.block_until_ready(more(mcmc.last_state))
-    per_sweep = (perf_counter() - begin) / num_samples / 4
+    per_loop, _ = timed(lambda state: kernel.sample(state, (inputs, y), {}), mcmc.last_state, num_samples, 1)
     return {
         "latents": name,
         "times": num_times,
         "outputs": num_outputs,
         "sweeps": num_warmup + num_samples,
         "run [s]": seconds,
-        "ms / sweep and chain": 1e3 * per_sweep,
+        "ms / sweep and chain": milliseconds(per_loop, num_samples),
         "peak memory [GiB]": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30,
     }
 

@@ -11,14 +11,10 @@ empty set predicts the training mean.
 measured again.
 """
 
-import json
-import platform
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date
-from importlib import metadata
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,13 +25,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.infer import MCMC
 from scipy.linalg import cho_factor, cho_solve
 from scipy.stats import norm
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import alps_ppl as alps
+from alps_ppl import runner
 from models import boston_housing as boston
+from models import results
 
 RIDGES = {"additive 0.2": ("additive", 0.2), "additive 1": ("additive", 1.0), "joint 1": ("joint", 1.0)}
 READINGS = {
@@ -58,10 +55,9 @@ UNITS = {
     "seconds": "of the fit",
 }
 ROOT = Path(__file__).parents[1]
-CLAIMS = ROOT / "docs" / "claims" / "boston_housing.json"
+NAME = "boston_housing"
 FIGURE = ROOT / "docs" / "boston_subsets.png"
 RESULTS = ROOT / "results" / "boston_subsets"
-PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "numpy", "scikit-learn")
 
 
 def subset_rmses(data: alps.Data, ridge: str) -> np.ndarray:
@@ -177,7 +173,7 @@ def _measure_engine(engine: str, data: alps.Data, model: alps.ALPS, seed: int, s
     """The gates, what is on, and the scores of the averaged prediction and of the refits of what is on."""
     inputs, y = model.check(data.train_inputs, data.train_y)
     begin = time.perf_counter()
-    posterior = _fit(engine, model, inputs, y, jax.random.key(seed), settings)
+    posterior = runner.fit(engine, model, inputs, y, settings, jax.random.key(seed))
     result: dict[str, Any] = {"seed": seed, "settings": settings, "seconds": round(time.perf_counter() - begin, 1)}
     tree = alps.to_datatree(posterior, model, inputs, y, num_draws=200)
     table = alps.inclusion_table(tree)
@@ -195,16 +191,6 @@ def _measure_engine(engine: str, data: alps.Data, model: alps.ALPS, seed: int, s
     averaged = score(data, prediction["mean"].values, prediction["sd"].values)
     averaged["nlpd"] = -float(density.values[data.split == "test"].mean())  # of the mixture itself
     return result | {"averaged": averaged, "refit": refits(data, result["on"])}
-
-
-def _fit(engine: str, model: alps.ALPS, inputs, y, rng_key, settings: dict) -> Any:
-    if engine == "svi":
-        return alps.fit_svi(model, inputs, y, rng_key=rng_key, progress_bar=False, **settings)
-    lengths = {name: value for name, value in settings.items() if name.startswith("num_")}
-    kernel = alps.ALPSGibbs(model, **{name: value for name, value in settings.items() if name not in lengths})
-    mcmc = MCMC(kernel, chain_method="vectorized", progress_bar=False, **lengths)
-    mcmc.run(rng_key, inputs, y)
-    return mcmc
 
 
 def refits(data: alps.Data, names: Iterable[str]) -> dict[str, dict]:
@@ -298,23 +284,16 @@ def _save(rows: list[dict], commands: list[str], minutes: float) -> None:
     report = {
         "experiment": "Boston housing: GP-ALPS, its baselines and all 8,192 kernel ridge regressions",
         "command": commands,
-        "date": date.today().isoformat(),
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES},
-        "minutes": round(minutes, 1),
+        "minutes": minutes,
         "units": UNITS,
         "rows": sorted(rows, key=lambda row: (list(READINGS).index(row["reading"]), row["split"])),
     }
-    CLAIMS.parent.mkdir(parents=True, exist_ok=True)
-    part = CLAIMS.with_suffix(".part")
-    part.write_text(json.dumps(report, indent=1, default=float) + "\n")
-    part.replace(CLAIMS)
+    results.save(NAME, report)
 
 
 def _previous() -> tuple[dict, list[str], float]:
     """The rows by reading and split, the commands and the minutes of the runs before this one."""
-    if not CLAIMS.exists():
-        return {}, [], 0.0
-    report = json.loads(CLAIMS.read_text())
+    report = {"command": []} | results.load(NAME)
     return {(row["reading"], row["split"]): row for row in report["rows"]}, report["command"], report["minutes"]
 
 

@@ -5,7 +5,6 @@
 """
 
 import time
-import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -14,16 +13,14 @@ import click
 import jax
 import numpy as np
 import numpyro
-from numpyro.infer import MCMC
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 import alps_ppl as alps
-from alps_ppl.diagnostics import worst_convergence
+from alps_ppl import runner
+from alps_ppl.diagnostics import largest_differences, worst_convergence
 from alps_ppl.temperature import LOWEST
 from models import noisy_mixture, results, square_wave
-from models.nyc_weather import Cosine
+from models.nyc_weather import Cosine, gp_per_output
 
 UNITS = {
     "probability": "of a gate or of a group of equal covariance",
@@ -43,13 +40,7 @@ SCHEDULES: dict[str, Callable | float] = {
 def fit(engine: str, file: ModuleType, model: alps.ALPS, inputs, y, seed: int, **settings: Any) -> Any:
     """The posterior of an engine with the model file's own settings but for ``settings``."""
     key = jax.random.fold_in(jax.random.key(seed), ("svi", "gibbs").index(engine))
-    if engine == "svi":
-        return alps.fit_svi(model, inputs, y, rng_key=key, progress_bar=False, **file.SVI | settings)
-    chosen = file.GIBBS | settings
-    kernel = alps.ALPSGibbs(model, start=chosen.pop("start", "prior"))
-    mcmc = MCMC(kernel, chain_method="vectorized", progress_bar=False, **chosen)
-    mcmc.run(key, inputs, y)
-    return mcmc
+    return runner.fit(engine, model, inputs, y, getattr(file, engine.upper()) | settings, key)
 
 
 def both_engines(file: ModuleType, data: alps.Data, seed: int) -> tuple[dict, dict, dict]:
@@ -74,7 +65,7 @@ def both_engines(file: ModuleType, data: alps.Data, seed: int) -> tuple[dict, di
         "gibbs_mcse": float(table.mcse.max()),
         "max_rhat": max_rhat,
         "min_ess": min_ess,
-        "differences": comparison.groupby("quantity").difference.agg(lambda d: d.abs().max()).to_dict(),
+        "differences": largest_differences(comparison),
         "seconds": seconds,
     }
     return row, trees, predictions
@@ -129,14 +120,8 @@ def _gp_per_output(data: alps.Data) -> np.ndarray:
     covariance = sum(
         (ConstantKernel(0.3, (1e-6, 1e2)) * Cosine(T) for T in periods), start=WhiteKernel(0.3, (1e-4, 1e1))
     )
-    mean = np.empty(data.y.shape)
-    for i in range(len(data.outputs)):
-        with warnings.catch_warnings():
-            # A variance at its lower bound: the likelihood drops that period.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            gp = GaussianProcessRegressor(covariance).fit(data.train_inputs[:, None], data.train_y[:, i])
-        mean[:, i] = gp.predict(data.inputs[:, None])
-    return mean
+    mean, _ = gp_per_output(data, covariance)
+    return (mean - data.loc) / data.scale
 
 
 def _columns(tree) -> dict[str, float]:

@@ -102,7 +102,6 @@ def baselines(data: alps.Data) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def _gps(data: alps.Data) -> tuple[np.ndarray, np.ndarray]:
     """One GP per output with the model's covariances, their variances and the noise by maximum likelihood."""
-    t = data.inputs[:, None]
     variance = {"constant_value": 0.3, "constant_value_bounds": (1e-6, 1e2)}
     covariance = (
         sum(
@@ -112,6 +111,12 @@ def _gps(data: alps.Data) -> tuple[np.ndarray, np.ndarray]:
         + ConstantKernel(**variance) * Matern(ROUGH, length_scale_bounds="fixed", nu=0.5)
         + WhiteKernel(0.1, (1e-4, 1e1))
     )
+    return gp_per_output(data, covariance)
+
+
+def gp_per_output(data: alps.Data, covariance: SklearnKernel) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd, in the file's units, of a scikit-learn GP for each output, what is free by maximum likelihood."""
+    t = data.inputs[:, None]
     mean, sd = np.empty(data.y.shape), np.empty(data.y.shape)
     for i in range(len(data.outputs)):
         seen = data.train[:, i]

@@ -1,7 +1,6 @@
 """Measurements are kept in ``docs/claims/NAME.json``: a row per case, written as it is measured; none is typed."""
 
 import json
-import platform
 import time
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -11,8 +10,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from alps_ppl import runner
+
 FOLDER = Path(__file__).parents[1] / "docs" / "claims"
-PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "numpy", "scikit-learn")
 
 
 def load(name: str) -> dict[str, Any]:
@@ -30,9 +30,8 @@ def collect(name: str, cases: Sequence[dict], measure: Callable[..., dict], **ab
     for case in tqdm([case for case in cases if not _find(kept["rows"], case)], desc=name, unit="case"):
         begin = time.perf_counter()
         kept["rows"].append(case | measure(**case))
-        kept["minutes"] = round(kept["minutes"] + (time.perf_counter() - begin) / 60, 2)
-        versions = {"python": platform.python_version()} | {package: metadata.version(package) for package in PACKAGES}
-        _write(name, kept | about | {"date": date.today().isoformat(), "versions": versions})
+        kept["minutes"] += (time.perf_counter() - begin) / 60
+        save(name, kept | about)
     return [row for case in cases for row in _find(kept["rows"], case)]
 
 
@@ -40,9 +39,12 @@ def _find(rows: list[dict], case: dict) -> list[dict]:
     return [row for row in rows if case.items() <= row.items()]
 
 
-def _write(name: str, report: dict) -> None:
+def save(name: str, report: dict) -> None:
+    """Write a report, with the day and the versions; a kill leaves the file before or after, never half of it."""
+    found = runner.versions() | {"scikit-learn": metadata.version("scikit-learn")}
+    first = {key: value for key, value in report.items() if key != "rows"}
+    first |= {"minutes": round(report["minutes"], 2), "date": date.today().isoformat(), "versions": found}
     FOLDER.mkdir(parents=True, exist_ok=True)
     part = FOLDER / f"{name}.part"
-    first = {key: value for key, value in report.items() if key != "rows"}
     part.write_text(json.dumps(first | {"rows": report["rows"]}, indent=1, default=float) + "\n")
     part.replace(FOLDER / f"{name}.json")

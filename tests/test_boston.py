@@ -1,7 +1,5 @@
 """Boston housing: the data and model of the file, and the 8,192 kernel ridge regressions against scikit-learn's."""
 
-import sys
-from pathlib import Path
 
 import jax
 import matplotlib.pyplot as plt
@@ -11,9 +9,6 @@ from sklearn.gaussian_process.kernels import WhiteKernel
 from sklearn.kernel_ridge import KernelRidge
 
 import alps_ppl as alps
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # models/ isn't installed
-
 from models import boston_housing as boston
 from models import boston_subsets
 

@@ -256,6 +256,9 @@ def test_two_engines_side_by_side(trees, mcmc, problem):
     assert {of.split(", ")[1] for of in table.loc["H mean"].index} == set(on)
     same = alps.compare_engines({"a": trees["gibbs"], "b": trees["gibbs"]}, {"a": prediction, "b": prediction})
     assert (same.difference == 0).all()
+    bare = xr.DataTree.from_dict({"posterior": trees["gibbs"]["posterior"].to_dataset()})
+    with pytest.raises(TypeError, match="expected to_datatree's result"):
+        alps.inclusion_table(bare)
     with pytest.raises(ValueError, match="expected predict's results at the same inputs"):
         alps.compare_engines(trees, {"svi": alps.predict(mcmc, model, t, y, t + 1), "gibbs": prediction})
     with pytest.raises(

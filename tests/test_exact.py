@@ -1,7 +1,5 @@
 """The sampler against exact posteriors: all gate vectors with H held, and predictions with H integrated out."""
 
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +14,6 @@ from tinygp import kernels
 import alps_ppl as alps
 from alps_ppl import gibbs
 from alps_ppl.prediction import posterior_draws
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ isn't installed
-
 from benchmarks.cases import stand_ins
 
 COVARIANCES = {

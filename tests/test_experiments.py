@@ -1,12 +1,8 @@
 """The paper's experiments: their data, how results are kept, and the page of claims."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # models/ isn't installed
 
 from models import claims, experiments, noisy_mixture, results
 
