@@ -31,6 +31,7 @@ from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import alps_ppl as alps
 from alps_ppl import runner
+from alps_ppl.plots import COLOURS
 from models import boston_housing as boston
 from models import results
 
@@ -265,8 +266,8 @@ def _marks(row: dict, ridge: str) -> dict[str, tuple[dict, str, Any]]:
     svi = row["svi"][0]
     everything = "ridge on all, additive" if ridge.startswith("additive") else "ridge on all, joint"
     return {
-        "GP-ALPS (SVI)": (svi["averaged"], "#2166ac", "-"),
-        f"ridge on its {', '.join(svi['on'])}": (svi["refit"][ridge], "#d6604d", "-"),
+        "GP-ALPS (SVI)": (svi["averaged"], COLOURS["svi"], "-"),
+        f"ridge on its {', '.join(svi['on'])}": (svi["refit"][ridge], COLOURS["svi"], (0, (5, 2))),
         "ridge on all": (row["baselines"][everything], "#1b7837", (0, (5, 2))),
         "GP, learnt weighted sum of RBFs": (row["baselines"]["weighted sum of RBFs"], "#762a83", (0, (5, 2))),
         "lasso": (row["baselines"]["lasso"], "#b8860b", (0, (1, 1))),

@@ -1,6 +1,5 @@
 """Boston housing: the data and model of the file, and the 8,192 kernel ridge regressions against scikit-learn's."""
 
-
 import jax
 import matplotlib.pyplot as plt
 import numpy as np

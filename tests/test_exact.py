@@ -1,6 +1,5 @@
 """The sampler against exact posteriors: all gate vectors with H held, and predictions with H integrated out."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,6 +1,5 @@
 """The paper's experiments: their data, how results are kept, and the page of claims."""
 
-
 import numpy as np
 import pytest
 
