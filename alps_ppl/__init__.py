@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         to_datatree,
     )
     from alps_ppl.prediction import init_from_svi, log_predictive_density, predict
+    from alps_ppl.selection import inclusion_sensitivity, prune
 
 _LAZY = {
     "Data": "alps_ppl.data",
@@ -41,6 +42,8 @@ _LAZY = {
     "init_from_svi": "alps_ppl.prediction",
     "align_signs": "alps_ppl.diagnostics",
     "compare_engines": "alps_ppl.diagnostics",
+    "inclusion_sensitivity": "alps_ppl.selection",
+    "prune": "alps_ppl.selection",
 }
 
 __all__ = [
@@ -59,6 +62,7 @@ __all__ = [
     "fit_svi",
     "gate_diagnostics",
     "gate_vectors",
+    "inclusion_sensitivity",
     "inclusion_table",
     "init_from_svi",
     "linear_periodic",
@@ -67,6 +71,7 @@ __all__ = [
     "on_column",
     "plots",
     "predict",
+    "prune",
     "relaxed_program",
     "to_datatree",
 ]

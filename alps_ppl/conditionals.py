@@ -226,13 +226,17 @@ def gate_conditional(
     noise_variance: Float[Array, " output"],
     inclusion_logits: Float[Array, " latent"],
     j: int | Int[Array, ""],
+    gate_of: Int[np.ndarray, " latent"] | None = None,
 ) -> dist.Bernoulli:
-    """b_j | x, H, b_-j, sigma^2, Y (App. C.3): logit theta_j + c_j.
+    """b_j | x, H, b_-j, sigma^2, Y (App. C.3): logit theta_j + c_j; of all latents of j's gate where it is shared.
 
     The paper prints theta e^c / (e^c + theta); the right one is theta e^c / (theta e^c + 1 - theta).
     """
-    xr, xx = _residual_products(moments, H, b, j)
-    c = ((H[:, j] * xr - 0.5 * H[:, j] ** 2 * xx) / noise_variance).sum()
+    gate = jnp.arange(len(b)) if gate_of is None else jnp.asarray(gate_of)
+    own = H * (gate == gate[j])
+    residual = moments.xy - jnp.einsum("ijk,ik->ij", moments.xx, H * b * (gate != gate[j]))  # x_j^T r_i
+    squares = jnp.einsum("ijk,ij,ik->i", moments.xx, own, own)
+    c = (((own * residual).sum(-1) - 0.5 * squares) / noise_variance).sum()
     return dist.Bernoulli(logits=inclusion_logits[j] + c)
 
 

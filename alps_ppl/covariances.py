@@ -4,7 +4,8 @@ A k(t, t') is a *covariance* here; "kernel" is kept for MCMC.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,17 @@ def on_column(covariance: Covariance, column: int) -> Covariance:
             f"on_column: expected a tinygp covariance and a column's number, got {covariance!r}, {column!r}"
         )
     return transforms.Subspace(int(column), covariance)
+
+
+def parameters(covariance: Covariance) -> dict[str, Any]:
+    """A covariance's parameters by their path, attributes joined by dots as in "kernel1.scale"."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(covariance)
+    return {".".join(str(key).lstrip(".") for key in path): leaf for path, leaf in leaves}
+
+
+def with_parameters(covariance: Covariance, values: Mapping[str, Any]) -> Covariance:
+    """The covariance with other values at these paths."""
+    return jax.tree.unflatten(jax.tree.structure(covariance), {**parameters(covariance), **values}.values())
 
 
 def _structure(covariance: Covariance) -> tuple:

@@ -19,10 +19,13 @@ DIMS = {
     "x": ["latent", "time"],
     "H": ["output", "latent"],
     "noise_variance": ["output"],
+    "inclusion_prob": [],
     "y": ["time", "output"],
     "gate_prob": ["latent"],
     "prior_inclusion_prob": ["latent"],
     "covariance_group": ["latent"],
+    "prior_of_group": ["latent"],
+    "gate": ["latent"],
 }
 
 
@@ -38,10 +41,10 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
     """
     from arviz_base import from_dict
 
-    inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
+    model, inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
     if isinstance(posterior, SVIFit):
         engine = "svi"
-        sites = svi_sites(posterior, inputs, num_draws, names=("x", "b", "H", "noise_variance"))
+        sites = svi_sites(posterior, inputs, num_draws, names=("x", "b", "H", "noise_variance", "inclusion_prob"))
         sites = {name: value[None] for name, value in sites.items()}
         stats: dict[str, Any] = {
             "gate_prob": np.broadcast_to(posterior.inclusion_prob, (1, num_draws, len(model.latents)))
@@ -50,7 +53,7 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
         engine = "gibbs"
         sites = dict(samples_of(posterior, group_by_chain=True))
         extra = posterior.get_extra_fields(group_by_chain=True)
-        stats = {"gate_prob": extra["gate_prob"]} if "gate_prob" in extra else {}
+        stats = {"gate_prob": model.gates(extra["gate_prob"])} if "gate_prob" in extra else {}
         if "potential_energy" in extra:
             stats["lp"] = -extra["potential_energy"]
     for name, value in sites.items():
@@ -60,14 +63,18 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
                 "(numpyro.enable_x64()), or with y and mixing_variance on the same scale"
             )
     observed = ~np.isnan(np.asarray(y))
+    group = np.array(equal_covariance_groups(model.covariances))
     groups = {
-        "posterior": sites,
+        "posterior": sites | {"b": model.gates(sites["b"])},
         "sample_stats": stats,
         **(_of_y(model, sites, inputs, y) if "x" in sites else {}),
         "observed_data": {"y": y},
         "constant_data": {
             "prior_inclusion_prob": model.inclusion_prob,
-            "covariance_group": np.array(equal_covariance_groups(model.covariances)),
+            "covariance_group": group,
+            "prior_of_group": np.array([model.prior_any(np.flatnonzero(group == g)) for g in group]),
+            "gate": model.gate_of,
+            **_inclusion_prior(model),
         },
     }
     time = time_coordinate(inputs)
@@ -82,6 +89,11 @@ def to_datatree(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, *, n
         tree["log_likelihood"] = xr.DataTree(_observed_cells(tree["log_likelihood"].to_dataset(), observed))
     tree.attrs["engine"] = engine
     return tree
+
+
+def _inclusion_prior(model: ALPS) -> dict[str, np.ndarray]:
+    prior = model.inclusion_prior
+    return {} if prior is None else {"inclusion_concentration": np.array([prior.concentration1, prior.concentration0])}
 
 
 def _of_y(model: ALPS, sites: dict[str, Any], inputs, y) -> dict[str, dict[str, Any]]:
@@ -143,7 +155,7 @@ def by_engine(
 
 def inclusion_probability(tree: xr.DataTree) -> xr.DataArray:
     """The reported probability of each latent's gate, (latent,): the mean of ``gate_prob``, or of b without it."""
-    _, probs = _gates(tree)
+    _, probs = gates_of(tree)
     return xr.DataArray(probs.mean((0, 1)), dims="latent", coords={"latent": tree["posterior"]["latent"].values})
 
 
@@ -171,7 +183,7 @@ def gate_diagnostics(tree: xr.DataTree) -> pd.DataFrame:
     """
     from arviz_stats.base import array_stats
 
-    gates, probs = _gates(tree)
+    gates, probs = gates_of(tree)
     frame = pd.DataFrame(index=pd.Index(tree["posterior"]["latent"].values, name="latent"))
     frame["flips"] = 1000 * (np.diff(gates, axis=1) != 0).mean((0, 1)) if gates.shape[1] > 1 else np.nan
     by_chain = probs.mean(1)
@@ -189,7 +201,7 @@ def gate_diagnostics(tree: xr.DataTree) -> pd.DataFrame:
 
 def gate_vectors(tree: xr.DataTree, *, top: int = 10) -> pd.DataFrame:
     """The ``top`` most probable whole gate vectors: a column per latent, then ``probability`` and ``mcse``."""
-    gates, _ = _gates(tree)
+    gates, _ = gates_of(tree)
     vectors, code = np.unique(gates.reshape(-1, gates.shape[-1]), axis=0, return_inverse=True)
     code = code.reshape(gates.shape[:2])
     order = np.argsort(-np.bincount(code.ravel()), kind="stable")[:top]
@@ -199,14 +211,14 @@ def gate_vectors(tree: xr.DataTree, *, top: int = 10) -> pd.DataFrame:
 
 def num_active(tree: xr.DataTree) -> pd.DataFrame:
     """The posterior of the number of active latents: ``probability`` and ``mcse`` of 0 to all of them."""
-    gates, _ = _gates(tree)
+    gates, _ = gates_of(tree)
     counts = gates.sum(-1)
     numbers = range(gates.shape[-1] + 1)
     index = pd.Index(numbers, name="active latents")
     return pd.DataFrame(_frequencies([counts == k for k in numbers]), index=index)
 
 
-def _gates(tree: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:
+def gates_of(tree: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:
     """Gates and the probabilities with which they were drawn, (chain, draw, latent) each."""
     gates = tree["posterior"]["b"].transpose("chain", "draw", "latent").values
     stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else xr.Dataset()
@@ -316,7 +328,7 @@ def align_engines(trees: xr.DataTree | Mapping[str, xr.DataTree]) -> dict[str, x
 def _engine_rows(engine: str, tree: xr.DataTree) -> list[dict]:
     posterior, constant = tree["posterior"].to_dataset(), tree["constant_data"].to_dataset()
     names = [str(name) for name in posterior["latent"].values]
-    gates, probs = _gates(tree)
+    gates, probs = gates_of(tree)
     prior, group = constant["prior_inclusion_prob"].values, constant["covariance_group"].values
     exact = tree.attrs.get("engine") == "svi"
     rows = [
@@ -328,13 +340,15 @@ def _engine_rows(engine: str, tree: xr.DataTree) -> list[dict]:
         members = np.flatnonzero(group == number)
         if len(members) > 1:
             any_on = gates[..., members].max(-1)
-            none_on = 1 - probs[0, 0, members]
+            # In q the gates are independent; one that members share counts once.
+            once = members[np.unique(constant["gate"].values[members], return_index=True)[1]]
+            none_on = 1 - probs[0, 0, once]
             probability = np.broadcast_to(1 - none_on.prod(), any_on.shape) if exact else any_on.astype(float)
             label = " or ".join(names[j] for j in members)
             while label in taken:  # a latent's own name may read so
                 label = f"({label})"
             taken.add(label)
-            row = _row(label, engine, probability, any_on, 1 - (1 - prior[members]).prod(), exact)
+            row = _row(label, engine, probability, any_on, constant["prior_of_group"].values[members[0]], exact)
             rows.append({"members": len(members), "group": int(number)} | row)
     return rows
 

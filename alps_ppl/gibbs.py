@@ -60,11 +60,11 @@ STARTS = ("prior", "dispersed", "off", "on")
 
 
 class ALPSGibbsState(NamedTuple):
-    """``z``: b, H, the latents' weights and, if it is learnt, noise_variance.
+    """``z``: b (latent), H, the latents' weights and, where they are learnt, noise_variance and inclusion_prob.
 
     ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents; NaN
     before the first sweep.
-    ``gate_prob`` (latent,) is the probability with which the sweep drew each gate on: its mean over the draws
+    ``gate_prob`` (gate,) is the probability with which the sweep drew each gate on: its mean over the draws
     estimates the inclusion probability with less Monte Carlo error than the mean of ``b``. ``weights`` are those of
     ``z`` once more: prediction needs them, and ``get_samples`` has the program's sites only.
     ``stats`` is the data's and the same in all chains: it isn't batched in vectorized chains.
@@ -72,7 +72,7 @@ class ALPSGibbsState(NamedTuple):
 
     z: dict[str, Array]
     potential_energy: Float[Array, ""]
-    gate_prob: Float[Array, " latent"]
+    gate_prob: Float[Array, " gate"]
     rng_key: Array
     stats: Statistics
 
@@ -158,6 +158,11 @@ class ALPSGibbs(MCMCKernel):
                 "noise_variance: the Gibbs sampler needs an InverseGamma prior (or fixed variances), got "
                 f"{type(model.noise_variance).__name__}"
             )
+        if model.covariance_bounds:
+            raise ValueError(
+                "covariance_bounds: the Gibbs sampler takes covariances as they are; pass it fit.model, which has what "
+                "fit_svi learnt, or leave covariance_bounds out"
+            )
         check_count("max_rank", max_rank)
         if not isinstance(keep_latents, bool):
             raise TypeError(f"keep_latents: expected True or False, got {short(keep_latents)}")
@@ -165,7 +170,7 @@ class ALPSGibbs(MCMCKernel):
             tolerance = float(in_range("tolerance", tolerance, 1e-15, 0.1))
         self.model = model
         self.blocks = blocks
-        self.moves = _moves(blocks, len(model.outputs), has_states=False)
+        self.moves = _moves(blocks, model, has_states=False)
         self.start = start
         self.max_rank = max_rank
         self.tolerance = tolerance
@@ -195,7 +200,7 @@ class ALPSGibbs(MCMCKernel):
                 max_rank=self.max_rank,
                 tolerance=self.tolerance,
             )
-            self.moves = _moves(self.blocks, len(self.model.outputs), has_states=self._features.space is not None)
+            self.moves = _moves(self.blocks, self.model, has_states=self._features.space is not None)
             self._phi = self._features.phi() if self.keep_latents else None
             stats = statistics(self._features, y)
             self._warn_if_imprecise(stats)
@@ -216,7 +221,7 @@ class ALPSGibbs(MCMCKernel):
         features: Any = self._features
 
         def to_sites(z):
-            sites = {name: value for name, value in z.items() if name != "weights"}
+            sites = {name: value for name, value in z.items() if name != "weights"} | {"b": z["b"][self.model.first]}
             return {**sites, "x": features.latents(z["weights"], self._phi)} if self.keep_latents else sites
 
         return jax.jit(to_sites)
@@ -250,12 +255,16 @@ class ALPSGibbs(MCMCKernel):
     def _given(self, init_params, num_chains: int | None) -> dict[str, Array]:
         """The given sites, with weights for x; ``num_chains`` is None for a single chain."""
         given = dict(init_params or {})
-        unknown = set(given) - {"b", "H", "x", "noise_variance"}
+        unknown = set(given) - {"b", "H", "x", "noise_variance", "inclusion_prob"}
         if unknown:
-            raise ValueError(f"init_params: expected some of b, H, x, noise_variance, got {sorted(unknown)}")
-        if "noise_variance" in given and not self.model.learns_noise:
-            raise ValueError("init_params: noise_variance is fixed in this model, so it has no start")
-        sizes = {"b": (len(self.model.latents),), "H": self.model.mixing_variance.shape}
+            raise ValueError(
+                f"init_params: expected some of b, H, x, noise_variance, inclusion_prob, got {sorted(unknown)}"
+            )
+        learnt = {"noise_variance": self.model.learns_noise, "inclusion_prob": self.model.learns_inclusion}
+        for name, learns in learnt.items():
+            if name in given and not learns:
+                raise ValueError(f"init_params: {name} is fixed in this model, so it has no start")
+        sizes = {"b": (len(self.model.gate_names),), "H": self.model.mixing_variance.shape, "inclusion_prob": ()}
         sizes |= {"x": (len(self.model.latents), len(self._features.times))}  # type: ignore[union-attr]
         sizes |= {"noise_variance": (len(self.model.outputs),)}
         for name, value in given.items():
@@ -268,6 +277,7 @@ class ALPSGibbs(MCMCKernel):
             wanted, right = {
                 "b": ("zeros and ones", np.isin(values, (0, 1))),
                 "noise_variance": ("positive, finite variances", np.isfinite(values) & (values > 0)),
+                "inclusion_prob": ("probabilities strictly between 0 and 1", (values > 0) & (values < 1)),
             }.get(name, ("finite values", np.isfinite(values)))
             if not right.all():
                 raise ValueError(f"init_params: expected {name} to hold {wanted}, got {values[~right].flat[0]}")
@@ -278,9 +288,13 @@ class ALPSGibbs(MCMCKernel):
     def _init_chain(self, rng_key, stats: Statistics, given: dict[str, Array]) -> ALPSGibbsState:
         model, dtype = self.model, stats.gram.dtype
         p, m = model.mixing_variance.shape
+        num_gates = len(model.gate_names)
         rng_key, key, noise_key = random.split(rng_key, 3)
-        normal, uniform = _noise(key, {"H": (p, m), "weights": stats.owner.shape}, {"b": (m,), "prob": ()}, dtype)
-        starts: dict[str, Any] = {"prior": model.inclusion_prob, "dispersed": uniform["prob"], "off": 0.0, "on": 1.0}
+        normal, uniform = _noise(
+            key, {"H": (p, m), "weights": stats.owner.shape}, {"b": (num_gates,), "prob": ()}, dtype
+        )
+        prior = model.inclusion_prob[model.first]
+        starts: dict[str, Any] = {"prior": prior, "dispersed": uniform["prob"], "off": 0.0, "on": 1.0}
         z = {
             "b": uniform["b"] <= starts[self.start],
             "H": normal["H"] * np.sqrt(model.mixing_variance),
@@ -288,25 +302,33 @@ class ALPSGibbs(MCMCKernel):
         }
         if model.learns_noise:
             z["noise_variance"] = model.noise_variance.expand((p,)).sample(noise_key)
+        if model.learns_inclusion:
+            z["inclusion_prob"] = model.inclusion_prior.mean  # type: ignore[union-attr]
         z = {name: jnp.asarray(given.get(name, value), dtype) for name, value in z.items()}
         z["b"] = model.gates(z["b"]).astype(jnp.int32)
         unknown = jnp.full((), jnp.nan, dtype)  # the first sweep's to compute: a second of compilation
-        gate_prob = jnp.asarray(model.inclusion_prob, dtype)
+        gate_prob = jnp.asarray(prior, dtype)
         return ALPSGibbsState(z, unknown, gate_prob, rng_key, stats)
 
     def _noise_variance(self, z) -> Float[Array, " output"]:
         return z["noise_variance"] if self.model.learns_noise else jnp.asarray(self.model.noise_variance, z["H"].dtype)
 
-    def _log_prior(self, H, b) -> Float[Array, ""]:
-        """Of b and H, up to a constant."""
-        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
-        gates = jax.nn.log_sigmoid(jnp.where(b == 1, logits, -logits)).sum()
+    def _logits(self, z) -> Float[Array, " latent"]:
+        """Logit theta of each latent's gate."""
+        logits = jnp.asarray(self.model.inclusion_logits, z["H"].dtype)
+        if not self.model.learns_inclusion:
+            return logits
+        return jnp.where(self.model.certain, logits, jax.scipy.special.logit(z["inclusion_prob"]))
+
+    def _log_prior(self, H, b, logits) -> Float[Array, ""]:
+        """Of b and H, up to a constant; a shared gate counts once."""
+        gates = jax.nn.log_sigmoid(jnp.where(b == 1, logits, -logits))[self.model.first].sum()
         return gates - 0.5 * (H**2 / self.model.mixing_variance).sum()
 
     def _potential_energy(self, stats, rss, z) -> Float[Array, ""]:
         noise, weights, s = self._noise_variance(z), z["weights"], self.model.mixing_variance
         log_joint = (
-            self._log_prior(z["H"], z["b"])
+            self._log_prior(z["H"], z["b"], self._logits(z))
             - 0.5 * (stats.num_observed @ jnp.log(2 * jnp.pi * noise) + rss @ (1 / noise))
             - 0.5 * (weights_squares(stats, weights, s.shape[1]).sum() + weights.size * np.log(2 * np.pi))
             - 0.5 * np.log(2 * np.pi * s).sum()
@@ -315,6 +337,8 @@ class ALPSGibbs(MCMCKernel):
             log_joint += stats.states.half_log_det
         if self.model.learns_noise:
             log_joint += self.model.noise_variance.log_prob(noise).sum()
+        if self.model.learns_inclusion:
+            log_joint += self.model.inclusion_prior.log_prob(z["inclusion_prob"])  # type: ignore[union-attr]
         return -log_joint.astype(noise.dtype)
 
     def _sweep(self, state: ALPSGibbsState) -> ALPSGibbsState:
@@ -324,23 +348,24 @@ class ALPSGibbs(MCMCKernel):
         s = jnp.asarray(model.mixing_variance, dtype)
         noise = self._noise_variance(state.z)
         H, b = state.z["H"], state.z["b"].astype(dtype)
+        logits = self._logits(state.z)
         rng_key, key, noise_key = random.split(state.rng_key, 3)
         normal, uniform = _noise(key, *self._noise_shapes(len(stats.owner)), dtype)
         gate_probs = []
 
         if any(move.startswith("marginal") for move in self.moves):
-            H, b, prob = self._marginal_moves(stats, H, b, noise, normal, uniform)
+            H, b, prob = self._marginal_moves(stats, H, b, noise, logits, normal, uniform)
             gate_probs += [prob] if "marginal_gate" in self.moves else []
         weights = weights_conditional(stats, H, b, noise).transform(normal["weights"])
         if "gate_latent" in self.moves:
-            b, weights, prob = self._gates_with_latents(stats, H, b, weights, noise, normal, uniform)
+            b, weights, prob = self._gates_with_latents(stats, H, b, weights, noise, logits, normal, uniform)
             gate_probs.append(prob)
         products = moments(stats, weights, len(b))
         if "gate" in self.moves:
-            b, prob = self._gates(products, H, b, noise, uniform)
+            b, prob = self._gates(products, H, b, noise, logits, uniform)
             gate_probs.append(prob)
         if "gate_column" in self.moves:
-            H, b, prob = self._gates_with_columns(products, H, b, noise, s, normal, uniform)
+            H, b, prob = self._gates_with_columns(products, H, b, noise, s, logits, normal, uniform)
             gate_probs.append(prob)
         H = mixing_conditional(products, b, noise, s).transform(normal["mixing"])
         z = {}
@@ -349,13 +374,23 @@ class ALPSGibbs(MCMCKernel):
             noise = z["noise_variance"] = block.sample(noise_key).astype(dtype)
         rss = residual_sum_squares(stats, products, H, b)
         if "exchange" in self.moves:
-            H, b, weights = self._exchange(stats, H, b, weights, uniform["exchange"])
+            H, b, weights = self._exchange(H, b, weights, logits, uniform["exchange"])
         if "scale" in self.moves:
             c = self._shared_scale(stats, H, weights, s, normal["scale"], uniform["scale"])
             H, weights = H * c, weights / c[stats.owner]
+        if model.learns_inclusion:
+            z["inclusion_prob"] = self._inclusion_conditional(b).sample(random.fold_in(noise_key, 1)).astype(dtype)
         z |= {"b": b.astype(jnp.int32), "H": H, "weights": weights}
         energy = self._potential_energy(stats, rss, z)
-        return ALPSGibbsState(z, energy, jnp.stack(gate_probs).mean(0), rng_key, stats)
+        # A move of gates with a block of their own leaves shared gates out (NaN).
+        return ALPSGibbsState(z, energy, jnp.nanmean(jnp.stack(gate_probs), 0), rng_key, stats)
+
+    def _inclusion_conditional(self, b) -> dist.Beta:
+        """The inclusion probability given the gates that it governs: a Beta."""
+        prior: Any = self.model.inclusion_prior
+        free = ~self.model.certain[self.model.first]
+        on = jnp.where(free, b[self.model.first], 0).sum()
+        return dist.Beta(prior.concentration1 + on, prior.concentration0 + free.sum() - on)
 
     def _noise_shapes(self, num_weights: int) -> tuple[dict[str, tuple], dict[str, tuple]]:
         """How many standard normals and how many uniforms each block of a sweep takes."""
@@ -369,10 +404,10 @@ class ALPSGibbs(MCMCKernel):
             "scale": (m,),
         }
         uniform = {
-            "gate": (m,),
+            "gate": (len(self.model.gate_names),),
             "gate_column": (m,),
             "gate_latent": (m,),
-            "marginal": (1 + 3 * m,),
+            "marginal": (1 + 3 * m,),  # as many as there can be proposals
             "marginal_swap": (2, m),
             "marginal_walk": (m,),
             "exchange": (len(self._equal_pairs()),),
@@ -381,7 +416,7 @@ class ALPSGibbs(MCMCKernel):
         used = {"weights", "mixing", "marginal", *self.moves}
         return {n: d for n, d in normal.items() if n in used}, {n: d for n, d in uniform.items() if n in used}
 
-    def _marginal_moves(self, stats, H, b, noise, normal, uniform):
+    def _marginal_moves(self, stats, H, b, noise, logits, normal, uniform):
         """Flips of a gate, swaps of two latents' (b, h), walks of a column of H: p(Y | H, b, sigma^2) accepts them.
 
         A proposal puts the latents in another order, flips some gates, and adds to H; each is as probable backwards.
@@ -391,11 +426,16 @@ class ALPSGibbs(MCMCKernel):
         order, flip, shift = jnp.tile(index, (m, 1)), jnp.zeros((m, m), bool), jnp.zeros((m, p, m), H.dtype)
         # The first proposal changes nothing and is accepted: it evaluates where the chain is, in the same program.
         proposals = [(order[:1], flip[:1], shift[:1])]
+        num_gates = len(self.model.gate_names)
         if "marginal_gate" in self.moves:
-            proposals.append((order, jnp.eye(m, dtype=bool), shift))
-        if "marginal_swap" in self.moves and m > 1:
-            j = jnp.minimum(uniform["marginal_swap"][0] * m, m - 1).astype(int)[:, None]
-            k = (j + 1 + jnp.minimum(uniform["marginal_swap"][1] * (m - 1), m - 2).astype(int)[:, None]) % m
+            of_gate = jnp.asarray(self.model.gate_of == np.arange(num_gates)[:, None])
+            proposals.append((order[:num_gates], of_gate, shift[:num_gates]))
+        single = self._single()
+        if "marginal_swap" in self.moves and len(single) > 1:
+            size, singles = len(single), jnp.asarray(single)
+            j = jnp.minimum(uniform["marginal_swap"][0] * size, size - 1).astype(int)[:, None]
+            k = (j + 1 + jnp.minimum(uniform["marginal_swap"][1] * (size - 1), size - 2).astype(int)[:, None]) % size
+            j, k = singles[j], singles[k]
             swap = jnp.where(index == j, k, jnp.where(index == k, j, index))
             proposals.append((swap, flip, shift))
         if "marginal_walk" in self.moves:
@@ -406,7 +446,7 @@ class ALPSGibbs(MCMCKernel):
         proposals = jax.tree.map(lambda *parts: jnp.concatenate(parts), *proposals)
 
         def log_target(H, b):
-            return log_evidence(stats, H, b, noise) + self._log_prior(H, b)
+            return log_evidence(stats, H, b, noise) + self._log_prior(H, b, logits)
 
         def step(carry, proposal):
             H, b, here = carry
@@ -420,11 +460,10 @@ class ALPSGibbs(MCMCKernel):
 
         nowhere = jnp.full((), -jnp.inf, H.dtype)
         (H, b, _), prob = jax.lax.scan(step, (H, b, nowhere), (*proposals, uniform["marginal"][: len(proposals[0])]))
-        return H, b, prob[1 : m + 1]
+        return H, b, prob[1 : num_gates + 1]
 
-    def _gates_with_latents(self, stats, H, b, weights, noise, normal, uniform):
+    def _gates_with_latents(self, stats, H, b, weights, noise, logits, normal, uniform):
         likelihood = weights_likelihood(stats, H, noise)
-        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
 
         def draw(carry, step):
             b, weights = carry
@@ -433,22 +472,22 @@ class ALPSGibbs(MCMCKernel):
             value = block.transform(u, latent_noise)
             return (b.at[j].set(value[0]), weights.at[own].set(value[1:], mode="drop")), block.probs
 
-        steps = (jnp.arange(len(b)), self._own_features(), uniform["gate_latent"], normal["gate_latent"])
+        j = self._single()
+        steps = (jnp.asarray(j), self._own_features()[j], uniform["gate_latent"][j], normal["gate_latent"][j])
         (b, weights), prob = jax.lax.scan(draw, (b, weights), steps)
-        return b, weights, prob
+        return b, weights, self._by_gate(prob)
 
-    def _gates(self, products, H, b, noise, uniform):
-        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
+    def _gates(self, products, H, b, noise, logits, uniform):
+        gate_of = self.model.gate_of
 
         def draw(b, step):
             j, u = step
-            prob = gate_conditional(products, H, b, noise, logits, j).probs
-            return b.at[j].set((u <= prob).astype(b.dtype)), prob
+            prob = gate_conditional(products, H, b, noise, logits, j, gate_of).probs
+            return jnp.where(jnp.asarray(gate_of) == jnp.asarray(gate_of)[j], (u <= prob).astype(b.dtype), b), prob
 
-        return jax.lax.scan(draw, b, (jnp.arange(len(b)), uniform["gate"]))
+        return jax.lax.scan(draw, b, (jnp.asarray(self.model.first), uniform["gate"]))
 
-    def _gates_with_columns(self, products, H, b, noise, s, normal, uniform):
-        logits = jnp.asarray(self.model.inclusion_logits, H.dtype)
+    def _gates_with_columns(self, products, H, b, noise, s, logits, normal, uniform):
 
         def draw(carry, step):
             H, b = carry
@@ -457,17 +496,18 @@ class ALPSGibbs(MCMCKernel):
             value = block.transform(u, column_noise)
             return (H.at[:, j].set(value[1:]), b.at[j].set(value[0])), block.probs
 
-        steps = (jnp.arange(len(b)), uniform["gate_column"], normal["gate_column"])
+        j = self._single()
+        steps = (jnp.asarray(j), uniform["gate_column"][j], normal["gate_column"][j])
         (H, b), prob = jax.lax.scan(draw, (H, b), steps)
-        return H, b, prob
+        return H, b, self._by_gate(prob)
 
-    def _exchange(self, stats, H, b, weights, uniform):
+    def _exchange(self, H, b, weights, logits, uniform):
         """Latents of one covariance change places; the likelihood stays, the priors decide (Barker's rule)."""
         for n, (j, k) in enumerate(self._equal_pairs()):
             order = np.arange(len(b))
             order[[j, k]] = k, j
             new_H, new_b = H[:, order], b[order]
-            accept = uniform[n] < jax.nn.sigmoid(self._log_prior(new_H, new_b) - self._log_prior(H, b))
+            accept = uniform[n] < jax.nn.sigmoid(self._log_prior(new_H, new_b, logits) - self._log_prior(H, b, logits))
             owner = self._features.owner  # type: ignore[union-attr]
             features = np.arange(len(owner))
             features[owner == j], features[owner == k] = np.flatnonzero(owner == k), np.flatnonzero(owner == j)
@@ -493,13 +533,23 @@ class ALPSGibbs(MCMCKernel):
         return own
 
     def _equal_pairs(self) -> list[tuple[int, int]]:
-        """The pairs of latents whose covariances are equal."""
-        group = equal_covariance_groups(self.model.covariances)
-        return [(j, k) for j, k in combinations(range(len(group)), 2) if group[j] == group[k]]
+        """The pairs of latents whose covariances are equal, and whose gates can change places."""
+        group, single = equal_covariance_groups(self.model.covariances), set(self._single())
+        return [(j, k) for j, k in combinations(range(len(group)), 2) if group[j] == group[k] and {j, k} <= single]
+
+    def _single(self) -> np.ndarray:
+        """The latents that share their gate with no other."""
+        gate_of = self.model.gate_of
+        return np.flatnonzero(np.bincount(gate_of)[gate_of] == 1)
+
+    def _by_gate(self, prob: Float[Array, " single"]) -> Float[Array, " gate"]:
+        """Probabilities of the gates of single latents, NaN for the shared gates."""
+        gates = self.model.gate_of[self._single()]
+        return jnp.full(len(self.model.gate_names), jnp.nan, prob.dtype).at[gates].set(prob)
 
 
-def _moves(blocks: str | Sequence[str], num_outputs: int, *, has_states: bool) -> tuple[str, ...]:
-    few_outputs = num_outputs <= FEW_OUTPUTS or has_states
+def _moves(blocks: str | Sequence[str], model: ALPS, *, has_states: bool) -> tuple[str, ...]:
+    few_outputs = len(model.outputs) <= FEW_OUTPUTS or has_states
     chosen = ("few outputs" if few_outputs else "many outputs") if blocks == "default" else blocks
     moves = BLOCKS.get(chosen, (chosen,)) if isinstance(chosen, str) else chosen
     if not isinstance(moves, (list, tuple)) or not all(move in list(MOVES) for move in moves):
@@ -510,6 +560,12 @@ def _moves(blocks: str | Sequence[str], num_outputs: int, *, has_states: bool) -
     moves = tuple(dict.fromkeys(moves))
     if not any("gate" in move for move in moves):
         raise ValueError(f"blocks: expected a move of the gates ({[m for m in MOVES if 'gate' in m]}), got {moves}")
+    if len(model.gate_names) < len(model.latents) and not {"gate", "marginal_gate"} & set(moves):
+        if not isinstance(blocks, str) or blocks in MOVES:
+            raise ValueError(
+                f"blocks: latents that share a gate need marginal_gate or gate, which {moves} doesn't have; add one"
+            )
+        moves = ("marginal_gate", *moves)
     if has_states and "gate_latent" in moves:
         if not isinstance(blocks, str) or blocks in MOVES:
             raise ValueError("blocks: gate_latent isn't there for a latent with Markov states; use marginal_gate")

@@ -19,8 +19,8 @@ class StructuredMeanField:
     """q(X, X^z, H, b) = p(X | X^z) q(X^z) q(H) q(b), a NumPyro guide for ``model``.
 
     The sites are the model's, in its order: ``x`` ~ SparseGaussianProcess, ``b`` ~ a concrete
-    distribution at ``temperature``, ``H`` ~ independent normals, and ``noise_variance`` ~ a
-    log-normal where it is learnt. The inducing inputs (inducing, *column) are shared by the latents
+    distribution at ``temperature``, ``H`` ~ independent normals, and, where they are learnt, ``noise_variance`` ~
+    a log-normal and ``inclusion_prob`` ~ a Beta. The inducing inputs (inducing, *column) are shared by the latents
     and learnt.
 
     ``SVI(model, guide, optim, TraceMeanField_ELBO()).run(key, steps, inputs, y, relaxed=True)`` works
@@ -48,7 +48,7 @@ class StructuredMeanField:
             )
         if not isinstance(temperature, jax.core.Tracer) and not temperature > 0:
             raise ValueError(f"temperature: expected a positive number, got {temperature}")
-        temperature = jnp.where(self.model.certain, PRIOR_TEMPERATURE, temperature)
+        temperature = jnp.where(self.model.certain[self.model.first], PRIOR_TEMPERATURE, temperature)
         self._sites(inputs, y, lambda logits: dist.RelaxedBernoulliLogits(temperature.astype(logits.dtype), logits))
 
     def discrete(self, inputs: Float[Array, "time *column"], y: Any = None):
@@ -63,7 +63,7 @@ class StructuredMeanField:
         """q(x) at ``inputs``, from the guide's parameters."""
         scale = jnp.exp(params["log_scale"])
         return SparseGaussianProcess(
-            self.model.covariances,
+            self.model.learnt_covariances(params),
             inputs,
             params["inducing_inputs"],
             scale[:, None] * params["x_loc"],
@@ -90,13 +90,23 @@ class StructuredMeanField:
             # The likelihood leaves the scale of (x_j, H_:j) free: c x_j, H_:j / c. The KLs decide it, along a
             # ravine with steep walls, which an optimiser descends only if the scale is a coordinate of its own.
             "log_scale": numpyro.param("log_scale", jnp.zeros(m, dtype)),
+            **model.covariance_params(dtype),
         }
         scale = jnp.exp(params["log_scale"])
         numpyro.sample("x", self.sparse_process(inputs, params), infer={"event_dims": ["latent", "time"]})
-        with numpyro.plate("latent", m):
-            logits = numpyro.param("b_logits", jnp.zeros(m, dtype))
+        if model.learns_inclusion:
+            prior = model.inclusion_prior
+            concentration = numpyro.param(
+                "inclusion_concentration",
+                jnp.stack([jnp.asarray(prior.concentration1, dtype), jnp.asarray(prior.concentration0, dtype)]),
+                constraint=constraints.softplus_positive,
+            )
+            numpyro.sample("inclusion_prob", dist.Beta(*concentration))
+        with model.gate_plate:
+            logits = numpyro.param("b_logits", jnp.zeros(len(model.gate_names), dtype))
             # Where theta is 0 or 1, q(b_j) is the prior: a gate that is fixed costs no KL.
-            numpyro.sample("b", gate(jnp.where(model.certain, model.site_logits.astype(dtype), logits)))
+            certain = model.certain[model.first]
+            numpyro.sample("b", gate(jnp.where(certain, model.site_logits.astype(dtype), logits)))
         with numpyro.plate("output", p):
             H_loc = numpyro.param("H_loc", lambda key: 0.3 * prior_scale * jax.random.normal(key, (p, m), dtype))
             H_scale = numpyro.param("H_scale", 0.3 * prior_scale, constraint=constraints.softplus_positive)

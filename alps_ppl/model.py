@@ -4,6 +4,7 @@ import reprlib
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import jax
@@ -11,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 from numpyro import handlers
+from numpyro.distributions import constraints
 from tinygp.kernels import Kernel
 from tinygp.transforms import Subspace
 
-from alps_ppl.covariances import Covariance
+from alps_ppl.covariances import Covariance, parameters, with_parameters
 from alps_ppl.processes import GaussianProcess
 from alps_ppl.temperature import PRIOR_TEMPERATURE
 
@@ -45,7 +47,17 @@ class ALPS:
         The outputs' names, or how many there are.
     inclusion_prob
         theta, the prior probability of a gate: a number or one per latent; 0 and 1 mean never and
-        always. Or give ``expected_active``, the prior mean of the number of active latents. Default 1/2.
+        always. A ``dist.Beta``: one theta for all gates, learnt, with that prior. Or give ``expected_active``, the
+        prior mean of the number of active latents. Default 1/2.
+    always_on
+        Names of latents that have no gate: theta is 1 for them.
+    shared_gates
+        ``{gate: [latents]}``: latents that are on or off together, with one gate b. The site ``b`` then has a
+        value per gate, in the order of ``gate_names``; ``gates(b)`` spreads it over the latents.
+    covariance_bounds
+        ``{latent: {parameter: (low, high)}}``: positive covariance parameters that ``fit_svi`` learns within these
+        bounds, from where the covariance has them; ``fit.model`` holds what it learnt. A parameter is an attribute of
+        the tinygp covariance, through sums and products by a path: "scale", "kernel2.scale".
     mixing_variance
         s, the prior *variance* of H in squared output units: a number, one per output, or (output, latent).
     noise_variance
@@ -63,18 +75,30 @@ class ALPS:
         covariances: Mapping[str, Covariance] | Iterable[tuple[str, Covariance]],
         outputs: int | Sequence[str] = 1,
         *,
-        inclusion_prob: float | Sequence[float] | None = None,
+        inclusion_prob: float | Sequence[float] | dist.Beta | None = None,
         expected_active: float | None = None,
+        always_on: Sequence[str] = (),
+        shared_gates: Mapping[str, Sequence[str]] | None = None,
         mixing_variance: float | Sequence[float] | Float[Array, "output latent"] = 1.0,
         noise_variance: float | Sequence[float] | dist.Distribution,
+        covariance_bounds: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
         jitter: float | None = None,
     ):
         self.latents, self.covariances = _named_covariances(covariances)
         self.outputs = output_names(outputs)
-        self.inclusion_prob = _inclusion_prob(inclusion_prob, expected_active, len(self.latents))
+        self.gate_names, self.gate_of = _gates(self.latents, shared_gates or {})
+        self.inclusion_prior = inclusion_prob if isinstance(inclusion_prob, dist.Beta) else None
+        self.inclusion_prob = _inclusion_prob(inclusion_prob, expected_active, self.latents, always_on)
+        _check_shared(self)
         self.mixing_variance = _mixing_variance(mixing_variance, len(self.outputs), len(self.latents))
         self.noise_variance = _noise_variance(noise_variance, len(self.outputs))
+        self.covariance_bounds = _covariance_bounds(self.latents, self.covariances, covariance_bounds or {})
         self.jitter = None if jitter is None else float(in_range("jitter", jitter, 0.0))
+
+    @property
+    def learns_inclusion(self) -> bool:
+        """Whether ``inclusion_prob`` is a site of the program."""
+        return self.inclusion_prior is not None
 
     @property
     def learns_noise(self) -> bool:
@@ -93,14 +117,86 @@ class ALPS:
         return (self.inclusion_prob == 0) | (self.inclusion_prob == 1)
 
     @property
-    def site_logits(self) -> Float[np.ndarray, " latent"]:
-        """The logits of the site ``b``: logit theta, but finite."""
-        return np.clip(self.inclusion_logits, -LARGEST_LOGIT, LARGEST_LOGIT)
+    def first(self) -> Int[np.ndarray, " gate"]:
+        """The first latent of each gate."""
+        return np.unique(self.gate_of, return_index=True)[1]
 
-    def gates(self, b: Float[Array, "*draw latent"]) -> Float[Array, "*draw latent"]:
-        """``b``, but exactly 0 or 1 where the prior says never or always."""
+    @property
+    def site_logits(self) -> Float[np.ndarray, " gate"]:
+        """The logits of the site ``b``: logit theta, but finite."""
+        return np.clip(self.inclusion_logits, -LARGEST_LOGIT, LARGEST_LOGIT)[self.first]
+
+    def gates(self, b: Float[Array, "*draw gate"]) -> Float[Array, "*draw latent"]:
+        """The latents' gates from the site ``b``, exactly 0 or 1 where the prior says never or always."""
+        b = b if len(self.gate_names) == len(self.latents) else b[..., self.gate_of]
         certain = self.certain
         return jnp.where(certain, self.inclusion_prob.astype(b.dtype), b) if certain.any() else b
+
+    @property
+    def gate_plate(self) -> numpyro.plate:
+        """The gates' plate: "latent", or "gate" where latents share one."""
+        shared = len(self.gate_names) < len(self.latents)
+        return numpyro.plate("gate" if shared else "latent", len(self.gate_names))
+
+    def prior_any(self, latents: Sequence[int] | np.ndarray) -> float:
+        """The prior probability that at least one of these latents is on."""
+        gates = np.unique(self.gate_of[list(latents)])
+        prob = self.inclusion_prob[self.first[gates]]
+        free = int(((prob > 0) & (prob < 1)).sum())
+        if self.inclusion_prior is None or (prob == 1).any() or not free:
+            return float(1 - (1 - prob).prod())
+        a, b = float(self.inclusion_prior.concentration1), float(self.inclusion_prior.concentration0)
+        return float(1 - np.prod([(b + k) / (a + b + k) for k in range(free)]))
+
+    def subset(self, latents: Sequence[str]) -> "ALPS":
+        """The same model with these latents only, in this model's order."""
+        unknown = [name for name in latents if name not in self.latents]
+        if unknown or not len(latents):
+            raise ValueError(f"latents: expected some of {list(self.latents)}, got {short(list(latents))}")
+        keep = [j for j, name in enumerate(self.latents) if name in set(latents)]
+        smaller = copy(self)
+        smaller.latents = tuple(self.latents[j] for j in keep)
+        smaller.covariances = tuple(self.covariances[j] for j in keep)
+        names = [self.gate_names[self.gate_of[j]] for j in keep]
+        smaller.gate_names, smaller.gate_of = _numbered(names)
+        smaller.inclusion_prob = self.inclusion_prob[keep]
+        smaller.mixing_variance = self.mixing_variance[:, keep]
+        smaller.covariance_bounds = {n: b for n, b in self.covariance_bounds.items() if n in smaller.latents}
+        return smaller
+
+    def covariance_params(self, dtype) -> dict[str, Array]:
+        """A ``numpyro.param`` site for each covariance parameter with bounds, "latent.parameter".
+
+        It is the parameter's logarithm: a scale or a period is learnt by its ratio.
+        """
+        start = {name: parameters(c) for name, c in zip(self.latents, self.covariances, strict=True)}
+        return {
+            f"{latent}.{path}": numpyro.param(
+                f"{latent}.{path}",
+                jnp.asarray(np.log(start[latent][path]), dtype),
+                constraint=constraints.interval(*np.log(pair)),
+            )
+            for latent, bounds in self.covariance_bounds.items()
+            for path, pair in bounds.items()
+        }
+
+    def learnt_covariances(self, params: Mapping[str, Array]) -> tuple[Covariance, ...]:
+        """The covariances with the parameters that have bounds from ``params``."""
+        return tuple(
+            with_parameters(
+                c, {path: jnp.exp(params[f"{name}.{path}"]) for path in self.covariance_bounds.get(name, ())}
+            )
+            for name, c in zip(self.latents, self.covariances, strict=True)
+        )
+
+    def with_learnt(self, params: Mapping[str, Array]) -> "ALPS":
+        """The model whose covariances have the parameters learnt in ``params``, with none left to learn."""
+        if not self.covariance_bounds:
+            return self
+        learnt = copy(self)
+        learnt.covariances = self.learnt_covariances(jax.tree.map(np.asarray, dict(params)))
+        learnt.covariance_bounds = {}
+        return learnt
 
     def __call__(
         self,
@@ -112,19 +208,24 @@ class ALPS:
     ):
         """The program. ``num_times``: of how many times these are a minibatch; only ``y`` is scaled up."""
         inputs, y = self.check(inputs, y, warn=False)
-        latent = numpyro.plate("latent", len(self.latents))
         output = numpyro.plate("output", len(self.outputs))
         time = numpyro.plate("time", len(inputs), dim=-2)
 
+        covariances = self.learnt_covariances(self.covariance_params(inputs.dtype))
         x = numpyro.sample(
             "x",
-            GaussianProcess(self.covariances, inputs, jitter=self.jitter),
+            GaussianProcess(covariances, inputs, jitter=self.jitter),
             infer={"event_dims": ["latent", "time"]},
         )
-        with latent:
-            logits = jnp.asarray(self.site_logits, inputs.dtype)
-            gate = dist.RelaxedBernoulliLogits(PRIOR_TEMPERATURE, logits) if relaxed else dist.Bernoulli(logits=logits)
-            b = self.gates(numpyro.sample("b", gate))
+        logits = jnp.asarray(self.site_logits, inputs.dtype)
+        if self.learns_inclusion:
+            theta = numpyro.sample("inclusion_prob", self.inclusion_prior)
+            logits = jnp.where(self.certain[self.first], logits, jax.scipy.special.logit(theta))
+        with self.gate_plate:
+            bernoulli = (
+                dist.RelaxedBernoulliLogits(PRIOR_TEMPERATURE, logits) if relaxed else dist.Bernoulli(logits=logits)
+            )
+            b = self.gates(numpyro.sample("b", bernoulli))
         with output:
             scale = jnp.asarray(np.sqrt(self.mixing_variance), inputs.dtype)
             H = numpyro.sample("H", dist.Normal(0.0, scale).to_event(1), infer={"event_dims": ["latent"]})
@@ -351,17 +452,86 @@ def output_names(outputs) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _inclusion_prob(inclusion_prob, expected_active, num_latents: int) -> Float[np.ndarray, " latent"]:
+def _gates(latents: Sequence[str], shared: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], np.ndarray]:
+    """The gates' names, in the order of their first latents, and the gate of each latent."""
+    gate: dict[str, str] = {}
+    if not isinstance(shared, Mapping) or any(isinstance(members, str) for members in shared.values()):
+        raise TypeError(f"shared_gates: expected {{gate: [latents]}}, got {short(shared)}")
+    for name, members in shared.items():
+        if not len(members) or not set(members) <= set(latents) or set(members) & set(gate):
+            raise ValueError(
+                f"shared_gates[{name!r}]: expected some of the latents {list(latents)}, none of them in another gate, "
+                f"got {list(members)}"
+            )
+        if str(name) in latents and list(members) != [name]:
+            raise ValueError(f"shared_gates: {name!r} is a latent's name; give the gate another")
+        gate |= dict.fromkeys(members, str(name))
+    return _numbered([gate.get(latent, latent) for latent in latents])
+
+
+def _numbered(gate_of_latent: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
+    names = tuple(dict.fromkeys(gate_of_latent))
+    return names, np.array([names.index(name) for name in gate_of_latent])
+
+
+def _check_shared(model: ALPS) -> None:
+    for g, name in enumerate(model.gate_names):
+        prob = model.inclusion_prob[model.gate_of == g]
+        if np.ptp(prob) > 0:
+            raise ValueError(
+                f"shared_gates[{name!r}]: expected one inclusion_prob for its latents, got {prob.tolist()}"
+            )
+
+
+def _covariance_bounds(latents, covariances, bounds) -> dict[str, dict[str, tuple[float, float]]]:
+    """``covariance_bounds`` as given; an error for what isn't there or isn't within."""
+    checked: dict[str, dict[str, tuple[float, float]]] = {}
+    for latent, by_parameter in bounds.items():
+        if latent not in latents or not isinstance(by_parameter, Mapping):
+            raise ValueError(
+                f"covariance_bounds: expected {{latent: {{parameter: (low, high)}}}} with latents among "
+                f"{list(latents)}, got {latent!r}: {short(by_parameter)}"
+            )
+        for path, pair in by_parameter.items():
+            name = f"covariance_bounds[{latent!r}][{path!r}]"
+            known = parameters(covariances[latents.index(latent)])
+            if path not in known:
+                raise ValueError(f"{name}: expected one of the covariance's parameters {list(known)}")
+            edges = numbers(name, pair)
+            if edges.shape != (2,) or not 0 < edges[0] < edges[1] < np.inf:
+                raise ValueError(f"{name}: expected (low, high) with 0 < low < high, got {short(pair)}")
+            if np.ndim(known[path]) or not edges[0] < known[path] < edges[1]:
+                raise ValueError(
+                    f"{name}: expected the covariance's own {short(known[path])}, where learning starts, to be between "
+                    f"the bounds, got {edges[0]:g} to {edges[1]:g}"
+                )
+            checked.setdefault(latent, {})[path] = (float(edges[0]), float(edges[1]))
+    return checked
+
+
+def _inclusion_prob(inclusion_prob, expected_active, latents, always_on) -> Float[np.ndarray, " latent"]:
+    num_latents = len(latents)
+    if isinstance(always_on, str) or not set(always_on) <= set(latents):
+        raise ValueError(f"always_on: expected a list of some of the latents {list(latents)}, got {always_on!r}")
+    always = np.array([name in set(always_on) for name in latents])
     if inclusion_prob is not None and expected_active is not None:
         raise ValueError("give inclusion_prob or expected_active, not both")
+    if isinstance(inclusion_prob, dist.Beta):
+        if inclusion_prob.batch_shape:
+            raise ValueError(
+                f"inclusion_prob: expected one Beta prior for all gates, got batch shape {inclusion_prob.batch_shape}"
+            )
+        inclusion_prob = float(inclusion_prob.mean)
     if expected_active is not None:
-        inclusion_prob = in_range("expected_active", expected_active, 0, num_latents) / num_latents
+        free = num_latents - always.sum()
+        expected = in_range("expected_active", expected_active, int(always.sum()), num_latents)
+        inclusion_prob = (expected - always.sum()) / max(free, 1)
     prob = numbers("inclusion_prob", 0.5 if inclusion_prob is None else inclusion_prob)
     if prob.shape not in ((), (num_latents,)):
         raise ValueError(f"inclusion_prob: expected a number or one per latent ({num_latents}), got shape {prob.shape}")
     if not ((prob >= 0) & (prob <= 1)).all():
         raise ValueError(f"inclusion_prob: expected probabilities in [0, 1], got {inclusion_prob}")
-    return np.broadcast_to(prob, (num_latents,)).copy()
+    return np.where(always, 1.0, prob)
 
 
 def _positive(name: str, values: np.ndarray) -> np.ndarray:

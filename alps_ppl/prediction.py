@@ -60,7 +60,7 @@ def predict(
     """
     if not 0 < interval < 1:
         raise ValueError(f"interval: expected a probability strictly between 0 and 1, got {interval}")
-    inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
+    model, inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
     new_inputs = _check_new(model, inputs, new_inputs)
     draws = posterior_draws(posterior, model, inputs, new_inputs, num_draws)
     if not include_noise:
@@ -93,7 +93,7 @@ def log_predictive_density(
     num_draws: int = 1000,
 ) -> xr.DataArray:
     """Log p(y_i(t) | Y) of each cell of ``new_y`` (time, output) by itself; NaN where it is missing."""
-    inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
+    model, inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
     new_inputs = _check_new(model, inputs, new_inputs)
     cells = np.asarray(new_y, float)
     expected = (len(new_inputs), len(model.outputs))
@@ -124,8 +124,10 @@ def time_coordinate(inputs: Float[Array, "time *column"]) -> dict:
     return {"time": np.arange(len(values)), "inputs": (("time", "column"), values)}
 
 
-def check_posterior(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, num_draws: int) -> tuple[Array, Array]:
-    """``inputs`` and ``y`` as arrays.
+def check_posterior(
+    posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, num_draws: int
+) -> tuple[ALPS, Array, Array]:
+    """The model, with what the fit learnt of its covariances, and ``inputs`` and ``y`` as arrays.
 
     Raises a ValueError or TypeError unless ``posterior`` is a finished fit of this model to these inputs.
     """
@@ -140,6 +142,9 @@ def check_posterior(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, 
     x = None if isinstance(posterior, SVIFit) else samples_of(posterior).get("x")
     num_times = None if x is None else x.shape[-1]
     fitted_model, fitted_inputs = getattr(fit, "model", model), getattr(fit, "inputs", None)
+    if isinstance(posterior, SVIFit) and model.covariance_bounds:
+        names = {f"{latent}.{path}" for latent, bounds in model.covariance_bounds.items() for path in bounds}
+        model = model.with_learnt(posterior.params) if names <= set(posterior.params) else model
     if isinstance(fitted_model, ALPS) and not _same(fitted_model, model):
         raise ValueError(f"model: expected the one that was fitted, {fitted_model}, got another, {model}")
     inputs, y = model.check(inputs, given(y), warn=False)
@@ -149,15 +154,18 @@ def check_posterior(posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, 
             f"inputs: expected those that were fitted, in their order, got {len(inputs)} other ones; new times are "
             "predict's new_inputs"
         )
-    return inputs, y
+    return model, inputs, y
 
 
 def _same(a: ALPS, b: ALPS) -> bool:
     """Whether two models, perhaps one of them read from a file, are of the same names and numbers."""
     (a_leaves, a_tree), (b_leaves, b_tree) = (
-        jax.tree.flatten((m.covariances, m.inclusion_prob, m.mixing_variance, m.noise_variance)) for m in (a, b)
+        jax.tree.flatten(
+            (m.covariances, m.inclusion_prob, m.inclusion_prior, m.gate_of, m.mixing_variance, m.noise_variance)
+        )
+        for m in (a, b)
     )
-    names = (a.latents, a.outputs, a_tree) == (b.latents, b.outputs, b_tree)
+    names = (a.latents, a.gate_names, a.outputs, a_tree) == (b.latents, b.gate_names, b.outputs, b_tree)
     return names and all(map(np.array_equal, a_leaves, b_leaves))
 
 
@@ -208,10 +216,10 @@ def _svi_draws(fit: SVIFit, model: ALPS, inputs, new_inputs, num_draws: int) -> 
 
 def svi_sites(fit: SVIFit, inputs, num_draws: int, names: tuple[str, ...], rng_key=None) -> dict[str, Array]:
     """Draws of the program's sites from the fit's q, gates Bernoulli; x from its marginals at ``inputs``."""
-    names = tuple(name for name in names if name != "noise_variance" or fit.model.learns_noise)
+    learns = {"noise_variance": fit.model.learns_noise, "inclusion_prob": fit.model.learns_inclusion}
+    names = tuple(name for name in names if learns.get(name, True))
     draw = Predictive(fit.guide.discrete, params=fit.params, num_samples=num_draws, return_sites=names, parallel=True)
-    sites = jax.jit(draw)(jax.random.key(0) if rng_key is None else rng_key, inputs)
-    return sites | {"b": fit.model.gates(sites["b"])}
+    return jax.jit(draw)(jax.random.key(0) if rng_key is None else rng_key, inputs)
 
 
 def init_from_svi(fit: SVIFit, rng_key: Array, *, num_chains: int = 1) -> dict[str, Array]:
@@ -220,7 +228,9 @@ def init_from_svi(fit: SVIFit, rng_key: Array, *, num_chains: int = 1) -> dict[s
         raise TypeError(f"fit: expected what fit_svi returned, got {type(fit).__name__}")
     check_count("num_chains", num_chains)
     check_key(rng_key)
-    sites = svi_sites(fit, fit.inputs, num_chains, names=("b", "H", "x", "noise_variance"), rng_key=rng_key)
+    sites = svi_sites(
+        fit, fit.inputs, num_chains, names=("b", "H", "x", "noise_variance", "inclusion_prob"), rng_key=rng_key
+    )
     return sites if num_chains > 1 else {name: value[0] for name, value in sites.items()}
 
 

@@ -19,6 +19,7 @@ from numpyro.optim import _NumPyroOptim
 from numpyro.util import is_prng_key
 from tqdm.auto import tqdm
 
+from alps_ppl.covariances import parameters
 from alps_ppl.guide import StructuredMeanField
 from alps_ppl.model import ALPS, check_count, given, numbers, short
 from alps_ppl.temperature import annealed_temperature
@@ -26,7 +27,7 @@ from alps_ppl.temperature import annealed_temperature
 
 @dataclass(frozen=True)
 class SVIFit:
-    """What ``fit_svi`` returns.
+    """What ``fit_svi`` returns. ``model`` has the covariance parameters that were learnt, if any.
 
     ``inclusion_prob`` (latent,): rho_j = q(b_j > 1/2). ``losses`` (step,): negative ELBO estimates of
     the *relaxed* model at each step's ``temperatures``, so only comparable at one temperature.
@@ -125,7 +126,9 @@ def fit_svi(
     batch_size
         Times per step, drawn anew without replacement; None takes all.
     num_restarts
-        Independent starts; the one with the highest ``elbo`` is returned.
+        Independent starts; the one with the highest ``elbo`` is returned. The first starts from the covariances as
+        they are, the others from parameters spread over their ``covariance_bounds``: an ELBO has many local optima
+        over a period.
     temperature
         Of the guide's concrete gates: a function of (step, num_steps), a number, or one per step.
 
@@ -151,17 +154,25 @@ def fit_svi(
         optimizer,
         TraceMeanField_ELBO(num_particles=num_particles),
     )
-    init = jax.jit(lambda key: svi.init(key, inputs, y, relaxed=True, temperature=float(temperatures[0])))
+    init = jax.jit(
+        lambda key, start: svi.init(
+            key, inputs, y, relaxed=True, temperature=float(temperatures[0]), init_params=start or None
+        )
+    )
     steps = _compiled_steps(svi, inputs, y, jnp.asarray(temperatures, inputs.dtype), batch_size)
     fits: list[SVIFit] = []
     elbos: list[float] = []
     keys = jax.vmap(jax.random.split)(jax.random.split(rng_key, num_restarts))
     elbo_key = keys[0, 1]  # the same for all: their ELBOs' differences are then less noisy
+    starts = _covariance_starts(model, num_restarts, inputs.dtype)
     for restart, fit_key in enumerate(keys[:, 0]):
-        state = init(fit_key)
+        state = init(fit_key, starts[restart])
         name = "SVI" if num_restarts == 1 else f"SVI, start {restart + 1} of {num_restarts}"
         state, losses, failed = _run(steps, state, num_steps, name, progress_bar)
-        fit = SVIFit(model, guide, svi.get_params(state), losses, temperatures, inputs=np.asarray(inputs))
+        params = svi.get_params(state)
+        learnt = model.with_learnt(params)
+        learnt_guide = StructuredMeanField(learnt, guide.inducing_inputs)
+        fit = SVIFit(learnt, learnt_guide, params, losses, temperatures, inputs=np.asarray(inputs))
         if failed:
             step = len(losses)
             failure = NonFiniteLossError(
@@ -180,6 +191,20 @@ def fit_svi(
         elbos.append(elbo)
         fits.append(replace(fit, elbo=elbo, elbo_mcse=mcse))
     return replace(max(fits, key=lambda fit: fit.elbo), restart_elbos=elbos)
+
+
+def _covariance_starts(model: ALPS, num_restarts: int, dtype) -> list[dict[str, Array]]:
+    """Where each restart's covariance parameters start: the first at their own values, the others spread by ratio."""
+    starts: list[dict[str, Array]] = [{} for _ in range(num_restarts)]
+    rng = np.random.default_rng(0)
+    for j, latent in enumerate(model.latents):
+        for path, pair in model.covariance_bounds.get(latent, {}).items():
+            low, high = np.log(pair)
+            grid = (rng.permutation(num_restarts - 1) + 0.5) / max(num_restarts - 1, 1)
+            own = np.log(parameters(model.covariances[j])[path])
+            for start, place in zip(starts, [own, *(low + (high - low) * grid)], strict=True):
+                start[f"{latent}.{path}"] = jnp.asarray(place, dtype)
+    return starts
 
 
 def _compiled_steps(svi: SVI, inputs, y, temperatures, batch_size: int | None) -> Callable:
