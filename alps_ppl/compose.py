@@ -13,8 +13,8 @@ from alps_ppl.dictionary import Proposal, decoys, propose
 from alps_ppl.grammar import UNITS, Parsed, parse, unit_name
 from alps_ppl.tables import read_table, split_table
 
-# Learnt noise on standardised outputs: its mean is a tenth of an output's variance. With n cells the noise variance can't
-# fall below about 0.2 / n, so that it doesn't collapse where a file has no noise at all.
+# Of standardised outputs: its mean is a tenth of an output's variance. With n cells the noise variance can't fall far
+# below 0.2 / n, so that it doesn't collapse where a file has no noise at all.
 LEARNT = "dist.InverseGamma(2.0, 0.1)"
 MOST_INDUCING, FEWEST_INDUCING = 40, 15
 BATCH = 256

@@ -6,18 +6,17 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from alps_ppl.grammar import DURATIONS, UNITS, unit_name
+from alps_ppl.grammar import DURATIONS, unit_name
 
 MOST_PERIODS = 4
 FEWEST_CYCLES = 3.0
 # The chance that the largest of all ordinates of a smooth spectrum passes for a peak.
 FALSE_ALARM = 0.001
 # Of the calendar, and what part of all that is slow a sine needs to explain to count with fewer cycles.
-CALENDAR = {"y": 1.0, "w": 1.0, "d": 1.0}
+CALENDAR = ("y", "w", "d")
 CLEAR_SHARE = 0.8
-# Long periods come last: a period and the fractions of it that its harmonics are.
 HARMONICS = 6
-# Of the shortest period offered: like 17 h and 31 h beside 24 h, no small fractions of it.
+# Of the shortest period offered, no small fractions of it: 24 h have decoys of 31 h and 17 h.
 DECOY_RATIOS = (1.29, 0.708, 1.87, 0.59, 2.43, 0.453, 3.17, 0.37, 4.23, 0.29, 5.71, 0.23, 7.39)
 MOST_ROWS = 5_000
 
@@ -56,11 +55,12 @@ def propose(
 
 
 def decoys(number: int, periods: Sequence[float], t: Float[np.ndarray, " time"], unit: str | None = None):
-    """``number`` linear-periodic latents that nobody suspects, as a check: one that comes on says the dictionary is short.
+    """``number`` linear-periodic latents nobody suspects, as a check: one that comes on says the dictionary is short.
 
-    Their periods are fixed multiples of the shortest of ``periods`` (of a tenth of the span, if there are none), rounded
-    to two digits; left out are those within 5 % or two cycles over the span of a period's first six harmonics or
-    multiples, of another decoy, and those that the step or the span can't show. Raises a ValueError if too few are left.
+    Their periods are fixed multiples of the shortest of ``periods`` (of a tenth of the span, if there are none),
+    rounded to two digits. Left out are those within 5 % or two cycles over the span of a period's first six harmonics
+    or multiples, those as near another decoy, and those that the step or the span can't show. Raises a ValueError if
+    too few are left.
     """
     span, step = float(np.ptp(t)), float(np.median(np.diff(np.unique(t))))
     base = min(periods, default=span / 10)
@@ -74,9 +74,10 @@ def decoys(number: int, periods: Sequence[float], t: Float[np.ndarray, " time"],
         if shown and apart and not any(_near(period, other, span) for other in periods):
             chosen.append(period)
     if len(chosen) < number:
+        offered = ", ".join(f"{period:.4g}" for period in periods) or "none"
         raise ValueError(
-            f"decoys: expected at most {len(chosen)} beside periods of {', '.join(f'{p:.4g}' for p in periods)}, steps of "
-            f"{step:g} and a span of {span:g}, got {number}"
+            f"decoys: expected at most {len(chosen)} beside periods of {offered},"
+            f" steps of {step:g} and a span of {span:g}, got {number}"
         )
     why = "no harmonic of any period offered; a decoy that comes on says that the dictionary is short of a process"
     return [Proposal(f"decoy {period_name(p, unit)}", f"linear_periodic({_text(p, unit)})", why) for p in chosen]
@@ -133,18 +134,20 @@ def _binned(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float, str]]:
     """(period, why), the clearest first."""
     span, step = np.ptp(t), np.median(np.diff(np.unique(t)))
-    y = [(t[seen], column[seen]) for column in y.T if (seen := ~np.isnan(column)).sum() > 10]
-    if not y or span / step < 12:
+    observed = [(t[seen], column[seen]) for column in y.T if (seen := ~np.isnan(column)).sum() > 10]
+    outputs = [(times, values) for times, values in observed if np.ptp(values) > 1e-9 * np.abs(values).max()]
+    if not outputs or span / step < 12:
         return []
-    known = [c * DURATIONS[s] / DURATIONS[unit_name(unit)] for s, c in CALENDAR.items()] if unit_name(unit) else []
+    name = unit_name(unit)
+    known = [DURATIONS[suffix] / DURATIONS[name] for suffix in CALENDAR] if name else []
     found: list[tuple[float, str]] = []
     for period in known:
-        share = _share_of_slow(y, period, span) if 0.9 <= span / period < FEWEST_CYCLES else 0.0
+        share = _share_of_slow(outputs, period) if 0.9 <= span / period < FEWEST_CYCLES else 0.0
         if share >= CLEAR_SHARE:
             why = f"{span / period:.2g} cycles only, but a sine of it is {share:.0%} of all that is slow"
             found.append((period, why))
     while len(found) < MOST_PERIODS:
-        frequency, height, threshold = _highest_peak(_without(y, [p for p, _ in found]), span, step)
+        frequency, height, threshold = _highest_peak(_without(outputs, [p for p, _ in found]), span, step)
         if height < threshold:
             break
         period = next(
@@ -173,7 +176,7 @@ def _sines(t: np.ndarray, periods: Sequence[float]) -> np.ndarray:
     return np.concatenate([np.ones((len(t), 1)), middle[:, None], np.cos(phase), np.sin(phase)], 1)
 
 
-def _share_of_slow(y: list, period: float, span: float) -> float:
+def _share_of_slow(y: list, period: float) -> float:
     """What a sine of ``period`` explains of the outputs' means over an eighth of it, the least of all outputs."""
     shares = []
     for t, values in y:
@@ -225,8 +228,8 @@ def _power(t: np.ndarray, values: np.ndarray, frequencies: np.ndarray) -> np.nda
 def _smooth_spectrum(frequencies: np.ndarray, power: np.ndarray):
     """The log of the mean power, a parabola of log frequency, by least squares without the peaks.
 
-    The log of an exponential variable of mean 1 has mean -.577; pooling over outputs that don't repeat each other brings
-    it nearer zero, which makes the test a careful one.
+    The log of an exponential variable of mean 1 has mean -.577; pooling over outputs that don't repeat each other
+    brings it nearer zero, which makes the test a careful one.
     """
     x, z = np.log(frequencies), np.log(power)
     keep = np.ones(len(x), bool)

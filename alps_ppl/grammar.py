@@ -81,7 +81,7 @@ def parse(text: str, *, unit: str | None = None, inputs: Any = None, columns: Se
 
 
 def unit_name(unit: str | None) -> str | None:
-    """h for "h", "hours" or "hour", and so on; None for None; a ValueError for anything else."""
+    """The short name, "h" for "h", "hours" or "hour"; None for None; a ValueError for anything else."""
     if unit is None:
         return None
     for short_name, name in UNITS.items():
@@ -168,14 +168,11 @@ class _Parser:
         return value
 
     def times(self, a: Parsed | float, b: Parsed | float) -> Parsed | float:
-        if not isinstance(a, Parsed) and not isinstance(b, Parsed):
-            return self.positive(a * b, self.tokens[self.next - 1], "a scale factor")
-        if not isinstance(b, Parsed):  # the number first, as tinygp's Constant and the sampler's Markov form have it
-            a, b = b, a
-        if not isinstance(a, Parsed):
-            return Parsed(kernels.Constant(a) * b.covariance, f"{a!r} * {_bracketed(b.source)}", *b[2:])
-        source = f"{_bracketed(a.source)} * {_bracketed(b.source)}"
-        return Parsed(a.covariance * b.covariance, source, *_times(a, b))
+        if isinstance(a, Parsed):
+            return _product(a, b) if isinstance(b, Parsed) else _scaled(b, a)
+        if isinstance(b, Parsed):
+            return _scaled(a, b)
+        return self.positive(a * b, self.tokens[self.next - 1], "a scale factor")
 
     def factor(self) -> Parsed | float:
         token = self.token
@@ -279,6 +276,15 @@ class _Parser:
         return float(self.inputs.mean()), float(self.inputs.std()) or 1.0
 
 
+def _product(a: Parsed, b: Parsed) -> Parsed:
+    return Parsed(a.covariance * b.covariance, f"{_bracketed(a.source)} * {_bracketed(b.source)}", *_times(a, b))
+
+
+def _scaled(number: float, a: Parsed) -> Parsed:
+    """The number first, as the sampler's Markov form has it."""
+    return Parsed(kernels.Constant(number) * a.covariance, f"{number!r} * {_bracketed(a.source)}", *a[2:])
+
+
 def _times(a: Parsed, b: Parsed) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return a.periods + b.periods, a.lengthscales + b.lengthscales
 
@@ -293,7 +299,7 @@ def _bracketed(source: str) -> str:
     return source
 
 
-def _scaled(name: str) -> tuple[Callable, list[str], list[float]]:
+def _of_lengthscale(name: str) -> tuple[Callable, list[str], list[float]]:
     """A tinygp covariance of one lengthscale."""
     build = getattr(kernels, name)
     return (
@@ -323,10 +329,10 @@ PURE_NUMBERS = ("relative lengthscale", "alpha", "variance")
 FUNCTIONS: dict[str, Any] = {
     "linear_periodic": (_linear_periodic, ["period"], []),
     "periodic": (_periodic, ["period", "relative lengthscale"], [1.0]),
-    "rbf": _scaled("ExpSquared"),
-    "matern12": _scaled("Exp"),
-    "matern32": _scaled("Matern32"),
-    "matern52": _scaled("Matern52"),
+    "rbf": _of_lengthscale("ExpSquared"),
+    "matern12": _of_lengthscale("Exp"),
+    "matern32": _of_lengthscale("Matern32"),
+    "matern52": _of_lengthscale("Matern52"),
     "rational_quadratic": (_rational_quadratic, ["lengthscale", "alpha"], [1.0]),
     "linear": (lambda c, s: Parsed(linear(c, s), f"alps.linear({c!r}, {s!r})"), ["center", "scale"], []),
     "constant": (lambda v: Parsed(kernels.Constant(v), f"kernels.Constant({v!r})"), ["variance"], [1.0]),

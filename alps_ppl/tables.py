@@ -119,7 +119,8 @@ def _read_csv(path: Path, separator: str | None, encoding: str) -> pd.DataFrame:
             )  # fmt: skip
     except (UnicodeError, LookupError) as error:
         raise ValueError(
-            f"{path.name}: expected text in {encoding}, got {error}; save it as UTF-8, or name its encoding, e.g. cp1252"
+            f"{path.name}: expected text in {encoding}, got {error}; save it as UTF-8, or name its "
+            "encoding, e.g. cp1252"
         ) from None
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, csv.Error) as error:
         raise ValueError(f"{path.name}: expected as many cells in every row as in the header: {error}") from None
