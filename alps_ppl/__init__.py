@@ -7,8 +7,9 @@ load when they are first used, so that importing this package costs little more 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from alps_ppl.covariances import linear_periodic, on_column
+from alps_ppl.covariances import linear, linear_periodic, on_column
 from alps_ppl.gibbs import ALPSGibbs
+from alps_ppl.grammar import covariance
 from alps_ppl.guide import StructuredMeanField
 from alps_ppl.model import ALPS
 from alps_ppl.processes import GaussianProcess, SparseGaussianProcess
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
     )
     from alps_ppl.prediction import init_from_svi, log_predictive_density, predict
     from alps_ppl.selection import inclusion_sensitivity, prune
+    from alps_ppl.tables import read_table, split_table
 
 _LAZY = {
     "Data": "alps_ppl.data",
+    "read_table": "alps_ppl.tables",
+    "split_table": "alps_ppl.tables",
     "predict": "alps_ppl.prediction",
     "log_predictive_density": "alps_ppl.prediction",
     "to_datatree": "alps_ppl.diagnostics",
@@ -58,6 +62,7 @@ __all__ = [
     "align_signs",
     "annealed_temperature",
     "compare_engines",
+    "covariance",
     "discrete_elbo",
     "fit_svi",
     "gate_diagnostics",
@@ -65,6 +70,7 @@ __all__ = [
     "inclusion_sensitivity",
     "inclusion_table",
     "init_from_svi",
+    "linear",
     "linear_periodic",
     "log_predictive_density",
     "num_active",
@@ -72,7 +78,9 @@ __all__ = [
     "plots",
     "predict",
     "prune",
+    "read_table",
     "relaxed_program",
+    "split_table",
     "to_datatree",
 ]
 

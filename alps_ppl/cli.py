@@ -1,4 +1,4 @@
-"""``alps-ppl run MODEL_FILE``: thin, no numerics of its own."""
+"""``alps-ppl run MODEL_FILE`` and ``alps-ppl fit FILE``: thin, no numerics of their own."""
 
 import ast
 import importlib.util
@@ -79,6 +79,75 @@ def run(model_file: Path, engine: str, seed: int, out: Path, settings: tuple[str
         written = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stat().st_mtime >= start]
         names = ", ".join(str(path.relative_to(out)) for path in written) or "nothing"
         raise Interrupted(f"interrupted; written to {out} so far: {names}") from None
+
+
+@cli.command(
+    epilog="Example: alps-ppl fit weather.csv --time date --latent 'daily = linear_periodic(24h)' "
+    "--latent 'slow = matern12(4d)' --latent 'rough = matern12(12h)' --decoys 2 --out results/weather"
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--time", help="The column of times: numbers or ISO 8601 dates.")
+@click.option("--outputs", metavar="A,B,...", help="Columns to explain; left out, all columns of numbers.")
+@click.option(
+    "--latent",
+    "latents",
+    multiple=True,
+    metavar="NAME = COVARIANCE",
+    help="A process to look for, e.g. 'slow = matern12(4d)'; or auto, which proposes some. Give one or more.",
+)
+@click.option("--decoys", type=click.IntRange(min=0), default=0, help="Cycles nobody suspects, added as a check.")
+@click.option("--forecast", metavar="DURATION", help="How far ahead of the file's end to predict, e.g. 2d.")
+@click.option("--hold-out", metavar="DURATION", help="How much of the file's end to hold out as a test: 2d, or 10%.")
+@click.option("--expected-active", type=float, help="How many processes are on, a priori; default half of them.")
+@click.option("--noise", default="learnt", show_default=True, help="learnt, or a variance in squared training sds.")
+@click.option("--time-unit", help="The unit of times that are plain numbers: hours, days, years, ...")
+@click.option("--separator", help="Between columns; default: found from the header.")
+@click.option("--decimal", help="The decimal sign; default: found from the cells.")
+@click.option("--encoding", help="The file's encoding; default: UTF-8.")
+@click.option("--save-model-file", type=click.Path(path_type=Path), help="Also write the model file that runs here.")
+@click.option("--engine", default="svi,gibbs", show_default=True, help="As in run.")
+@click.option("--seed", type=int, default=0, show_default=True, help="As in run.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="As in run; model.py is there too.")
+@click.option("--set", "settings", multiple=True, metavar="DICT.KEY=VALUE", help="As in run.")
+@click.option("--progress/--no-progress", default=True, help="As in run.")
+@click.pass_context
+def fit(
+    context: click.Context,
+    file: Path,
+    outputs: str | None,
+    decoys: int,
+    save_model_file: Path | None,
+    engine: str,
+    seed: int,
+    out: Path,
+    settings: tuple[str, ...],
+    progress: bool,
+    **options: Any,
+):
+    """Fit a CSV or Parquet file of series: write a model file for it, and run that.
+
+    Covariances are sums and products of linear_periodic(period), periodic(period, lengthscale=1), rbf(lengthscale),
+    matern12, matern32, matern52, rational_quadratic(lengthscale, alpha=1), linear() and constant(variance), with
+    numbers as scale factors. Times are durations (30s, 10min, 24h, 4d, 2w, 1mo, 10y) or numbers in the file's own unit.
+    """
+    from alps_ppl.compose import compose
+
+    _engines(engine)
+    columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
+    try:
+        source, notes = compose(file, outputs=columns, num_decoys=decoys, **options)
+        paths = [out / "model.py", *([save_model_file] if save_model_file else [])]
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{error.filename}: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        # Of an error in a covariance the first line; the others point at its place, under the text.
+        raise BadInput(str(error).partition("\n")[0]) from None
+    for note in notes:
+        click.echo(note)
+    context.invoke(run, model_file=paths[-1], engine=engine, seed=seed, out=out, settings=settings, progress=progress)
 
 
 def _engines(text: str) -> list[str]:

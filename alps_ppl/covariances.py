@@ -1,4 +1,4 @@
-"""Covariances: tinygp's, one of our own, and the Gram matrices of a whole list of them.
+"""Covariances: tinygp's, two of our own, and the Gram matrices of a whole list of them.
 
 A k(t, t') is a *covariance* here; "kernel" is kept for MCMC.
 """
@@ -35,6 +35,29 @@ def linear_periodic(period: float) -> Covariance:
             f"linear_periodic: expected a positive, finite period in the unit of the inputs, got {period!r}"
         )
     return kernels.Cosine(scale=float(period))
+
+
+class _Linear(kernels.Kernel):
+    """(t - center) (t' - center) / scale^2."""
+
+    center: Any
+    scale: Any
+
+    def evaluate(self, X1, X2):
+        """K(t, t'), the sum over the columns of inputs that have several."""
+        return jnp.sum((X1 - self.center) * (X2 - self.center)) / self.scale**2
+
+
+def linear(center: float, scale: float) -> Covariance:
+    """k(t, t') = (t - center) (t' - center) / scale^2: a straight line through zero at ``center``.
+
+    Its variance is 1 at a distance of ``scale`` from there: the middle and the sd of the inputs make it 1 on
+    average. (tinygp's ``DotProduct`` is this with 0 and 1.) Raises a ValueError unless both are finite and
+    ``scale`` is positive.
+    """
+    if not (np.isfinite(center) and np.isfinite(scale) and scale > 0):
+        raise ValueError(f"linear: expected a finite center and a positive, finite scale, got {center!r}, {scale!r}")
+    return _Linear(float(center), float(scale))
 
 
 def on_column(covariance: Covariance, column: int) -> Covariance:

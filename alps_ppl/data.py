@@ -32,7 +32,8 @@ class Data:
 
     ``train_y`` is centred and scaled by each output's observed training mean ``loc`` and sd ``scale`` (1 for an
     output that is constant or has no training cell); ``train_inputs`` are the rows with at least one training cell.
-    ``dates`` are the dates as passed, in the shape of ``inputs``; None if the inputs weren't dates.
+    ``dates`` are the dates as passed, in the shape of ``inputs``; None if the inputs weren't dates. ``input_unit`` is
+    "hours" or "days" where the inputs were dates or durations, None where they were plain numbers.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Data:
         input_label: str | None = None,
         units: Mapping[str, str] | None = None,
     ):
-        self.inputs, self.dates, label = _numeric_inputs(inputs)
+        self.inputs, self.dates, label, self.input_unit = _numeric_inputs(inputs)
         self.input_label = input_label or label
         self.y = numbers("y", y)
         if self.y.ndim == 1:
@@ -132,8 +133,8 @@ class Data:
         return f"Data({len(self.inputs)} times, {len(self.outputs)} outputs, observed cells by split {splits})"
 
 
-def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, np.ndarray | None, str]:
-    """The inputs as numbers, the dates if they were dates, and their label."""
+def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, np.ndarray | None, str, str | None]:
+    """The inputs as numbers, the dates if they were dates, their label and their unit."""
     label = str(getattr(inputs, "name", None) or "t")
     try:
         stamps = np.asarray(inputs)
@@ -141,7 +142,7 @@ def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, np.ndarray | None, str]:
         raise TypeError(f"inputs: expected as many columns in every row, got {short(inputs)}") from None
     if stamps.ndim not in (1, 2) or stamps.size == 0:
         raise ValueError(f"inputs: expected shape (time,) or (time, column), got {stamps.shape}")
-    flat, dates = stamps.reshape(-1), None
+    flat, dates, unit = stamps.reshape(-1), None, None
     kind = pd.api.types.infer_dtype(flat.astype(object) if stamps.dtype.kind in "UT" else flat)
     if kind in ("string", "date", "datetime", "datetime64"):  # time zones: hours are hours
         try:
@@ -149,17 +150,18 @@ def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, np.ndarray | None, str]:
         except (TypeError, ValueError):
             raise TypeError(f"inputs: expected numbers or ISO 8601 dates, got {short(str(flat[0]))}") from None
         first, dates = times.min(), stamps
-        values, label = _hours_or_days(times - first)
-        label = f"{label} since {first:%Y-%m-%d %H:%M}"
+        values, unit = _hours_or_days(times - first)
+        label = f"{unit} since {first:%Y-%m-%d %H:%M}"
     elif kind in ("timedelta", "timedelta64"):
-        values, label = _hours_or_days(pd.to_timedelta(flat))
+        values, unit = _hours_or_days(pd.to_timedelta(flat))
+        label = unit
     else:
         values = numbers("inputs", inputs)
     values = values.reshape(stamps.shape)
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0][0])
         raise ValueError(f"inputs: expected a time in every row, got {stamps[row]} in row {row}; drop that row")
-    return values, dates, label
+    return values, dates, label, unit
 
 
 def _hours_or_days(durations: pd.TimedeltaIndex) -> tuple[np.ndarray, str]:

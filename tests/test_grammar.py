@@ -1,0 +1,162 @@
+"""The textual covariances: random expressions are tinygp's, so is their source; garbage is a ValueError only."""
+
+import contextlib
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tinygp import kernels
+
+import alps_ppl as alps
+from alps_ppl.grammar import DURATIONS, FUNCTIONS, duration, parse
+
+T = np.array([-3.0, -0.7, 0.0, 0.4, 2.0, 11.3])
+HOURS = {suffix: hours for suffix, hours in DURATIONS.items() if suffix != "s"}
+
+
+@st.composite
+def times(draw):
+    """(text, value in days) of a duration or a plain number."""
+    value = draw(st.integers(1, 999)) / 100
+    suffix = draw(st.sampled_from(["", *HOURS]))
+    return f"{value}{suffix}", value * HOURS[suffix] / 24 if suffix else value
+
+
+@st.composite
+def leaves(draw):
+    (text, value), number = draw(times()), draw(st.integers(1, 300)) / 100
+    return draw(
+        st.sampled_from(
+            [
+                (f"linear_periodic({text})", kernels.Cosine(scale=value)),
+                (f"periodic({text})", kernels.ExpSineSquared(scale=value, gamma=2.0)),
+                (f"periodic( {text},{number})", kernels.ExpSineSquared(scale=value, gamma=2.0 / number**2)),
+                (f"rbf({text})", kernels.ExpSquared(scale=value)),
+                (f"matern12({text})", kernels.Exp(scale=value)),
+                (f"matern32({text})", kernels.Matern32(scale=value)),
+                (f"matern52({text})", kernels.Matern52(scale=value)),
+                (f"rational_quadratic({text})", kernels.RationalQuadratic(scale=value, alpha=1.0)),
+                (f"rational_quadratic({text}, {number})", kernels.RationalQuadratic(scale=value, alpha=number)),
+                ("linear(0, 1)", kernels.DotProduct()),
+                ("constant()", kernels.Constant(1.0)),
+                (f"constant({number})", kernels.Constant(number)),
+            ]
+        )
+    )
+
+
+def grown(expressions):
+    pairs = st.tuples(expressions, expressions)
+    return st.one_of(
+        pairs.map(lambda p: (f"{p[0][0]} + {p[1][0]}", p[0][1] + p[1][1])),
+        pairs.map(lambda p: (f"({p[0][0]})*({p[1][0]})", p[0][1] * p[1][1])),
+        st.tuples(expressions, st.integers(1, 50)).map(lambda p: (f"{p[1]} * ({p[0][0]})", p[1] * p[0][1])),
+        st.tuples(expressions, st.integers(1, 50)).map(lambda p: (f"(({p[0][0]}) * {p[1]})", p[1] * p[0][1])),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.recursive(leaves(), grown, max_leaves=4))
+def test_a_random_expression_is_the_tinygp_covariance(expression):
+    text, expected = expression
+    with jax.disable_jit():
+        gram = expected(T, T)
+        parsed = parse(text, unit="days")
+        np.testing.assert_allclose(parsed.covariance(T, T), gram, rtol=1e-9, atol=1e-9)
+        # The source that model files get is the same covariance.
+        source = eval(parsed.source, {"alps": alps, "kernels": kernels})
+        np.testing.assert_allclose(source(T, T), gram, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=40),
+        st.lists(st.sampled_from([*FUNCTIONS, *"()+*,-'", "1", "2.5h", "1e999", " ", "__import__", "\n"])).map("".join),
+    )
+)
+def test_garbage_raises_only_a_value_error(text):
+    with contextlib.suppress(ValueError):
+        assert isinstance(alps.covariance(text, unit="hours", inputs=T), kernels.Kernel)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("", 1, "expected a covariance"),
+        ("rbf(4d", 7, "expected ','|expected '\\)'"),
+        ("rbf(1) rbf(2)", 8, "expected \\+ or \\* or the end, got 'rbf'"),
+        ("rbf(1) + foo(2)", 10, "unknown covariance 'foo'; known are linear_periodic"),
+        ("rbf(4q)", 5, "unknown unit 'q' of time; known are s, min, h"),
+        ("rbf(0)", 5, "expected rbf's lengthscale to be positive and finite, got 0.0"),
+        ("rbf(1e999)", 5, "expected a finite number"),
+        ("rbf(-1)", 5, "positive and finite, got -1.0"),
+        ("0 * rbf(1)", 1, "expected a scale factor to be positive"),
+        ("3", 1, r"constant\(3.0\) is one"),
+        ("rbf(1) + 3", 10, r"constant\(3.0\) is one"),
+        ("periodic(24h, 1h)", 15, "expected a number as periodic's relative lengthscale, got '1h'"),
+        ("rbf()", 1, r"expected rbf\(lengthscale\), got 0 argument"),
+        ("rbf(1, 2)", 8, "got another argument"),
+        ("on(7, rbf(1))", 4, "expected a column below 2"),
+        ('on("c", rbf(1))', 4, "expected a column, one of a, b"),
+        ("(" * 50, 21, "at most 20 nested"),
+    ],
+)
+def test_errors_point_at_the_place(text, place, message):
+    with pytest.raises(ValueError, match=message) as error:
+        alps.covariance(text, unit="hours", columns=["a", "b"])
+    first, excerpt, caret = str(error.value).split("\n")
+    assert f"at character {place}:" in first
+    assert caret.index("^") - 2 == place - 1 - max(0, place - 61)
+    assert excerpt.strip() in text or len(text) > 60
+
+
+def test_a_duration_needs_a_unit():
+    with pytest.raises(ValueError, match="'24h' is a duration, but the inputs are plain numbers"):
+        alps.covariance("rbf(24h)")
+    with pytest.raises(ValueError, match="unit: expected one of seconds"):
+        alps.covariance("rbf(24h)", unit="fortnights")
+    with pytest.raises(TypeError, match="expected text such as"):
+        alps.covariance(kernels.Exp())
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "expected"),
+    [
+        ("30min", "hours", 0.5),
+        ("10 s", "min", 1 / 6),
+        ("1y", "days", 365.25),
+        ("1mo", "d", 365.25 / 12),
+        ("2w", "h", 336),
+    ],
+)
+def test_durations(text, unit, expected):
+    assert duration(text, unit) == pytest.approx(expected, rel=1e-11)
+
+
+def test_linear_has_variance_one_on_average():
+    t = np.array([3.0, 10.0, 4.0, 7.5])
+    variance = np.diagonal(alps.covariance("linear()", inputs=t)(t, t))
+    assert variance.mean() == pytest.approx(1)
+    with pytest.raises(ValueError, match=r"write linear\(center, scale\)"):
+        alps.covariance("linear()")
+    with pytest.raises(ValueError, match=r"say which one, as in on\(0, linear\(\)\)"):
+        alps.covariance("linear()", inputs=np.ones((3, 2)))
+
+
+def test_a_column_by_number_or_name():
+    X = np.random.default_rng(0).normal(size=(5, 2))
+    expected = kernels.Exp(scale=2.0)(X[:, 1], X[:, 1]) + np.outer(X[:, 0], X[:, 0])
+    for text in ("on(1, matern12(2)) + on(0, linear(0, 1))", "on('b', matern12(2)) + on('a', linear(0, 1))"):
+        np.testing.assert_allclose(alps.covariance(text, columns=["a", "b"])(X, X), expected, rtol=1e-9)
+    on_its_own = alps.covariance("on(1, linear())", inputs=X)
+    z = (X[:, 1] - X[:, 1].mean()) / X[:, 1].std()
+    np.testing.assert_allclose(on_its_own(X, X), np.outer(z, z), rtol=1e-9)
+
+
+def test_periods_and_lengthscales_are_told():
+    parsed = parse("2 * periodic(1y, 3) * (rbf(10d) + matern12(12h)) + linear_periodic(24h)", unit="days")
+    assert parsed.periods == (365.25, 1.0)
+    assert parsed.lengthscales == (10.0, 0.5)

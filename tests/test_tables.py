@@ -1,0 +1,171 @@
+"""The reader of tables: whatever order, gaps and repeats a file has, and errors that name the place."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import alps_ppl as alps
+
+CELL = st.one_of(st.none(), st.floats(-1e6, 1e6, width=32), st.integers(-1000, 1000).map(float))
+
+
+@st.composite
+def tables(draw):
+    """Rows of (time, cells), sorted by time, with repeated stamps and missing cells; dates or numbers."""
+    num_outputs = draw(st.integers(1, 3))
+    stamps = sorted(draw(st.lists(st.integers(0, 400), min_size=1, max_size=12)))
+    cells = draw(st.lists(st.lists(CELL, min_size=num_outputs, max_size=num_outputs), min_size=len(stamps),
+                          max_size=len(stamps)))  # fmt: skip
+    values = np.array([[np.nan if cell is None else cell for cell in row] for row in cells], float)
+    dates = draw(st.booleans())
+    index = pd.Timestamp("2020-02-28") + pd.to_timedelta(stamps, unit="h") if dates else np.array(stamps) / 4
+    return pd.DataFrame(values, index=pd.Index(index, name="when"), columns=[f"o{i}" for i in range(num_outputs)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables(), st.randoms(use_true_random=False), st.sampled_from([(",", "."), (";", ","), ("\t", ".")]))
+def test_a_table_comes_back(tmp_path_factory, table, random, signs):
+    separator, decimal = signs
+    path = tmp_path_factory.mktemp("tables") / "table.csv"
+    order = list(range(len(table)))
+    random.shuffle(order)
+    # Missing cells in the ways that files write them; blank lines and a byte-order mark change nothing.
+    text = table.iloc[order].reset_index().astype(object).map(
+        lambda v: random.choice(["", "NA", "-", "."]) if pd.isna(v) else str(v).replace(".", decimal)
+        if isinstance(v, float) else str(v)
+    )  # fmt: skip
+    lines = [separator.join(row) for row in [list(text.columns), *text.to_numpy().tolist()]]
+    path.write_text("\ufeff" + "\n".join(line + "\n" * random.randint(0, 3) for line in lines), encoding="utf-8")
+    read = alps.read_table(path, time="when", outputs=list(table.columns), decimal=decimal)
+    assert read.index.name == "when"
+    assert list(read.index) == list(table.index)
+    # Rows of one time may come in any order among themselves.
+    for stamp in set(table.index):
+        assert _rows(read.loc[[stamp]]) == _rows(table.loc[[stamp]])
+
+
+def _rows(table):
+    return sorted(map(repr, table.to_numpy().tolist()))
+
+
+def write(tmp_path, text, encoding="utf-8"):
+    path = tmp_path / "series.csv"
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def test_defaults(tmp_path):
+    path = write(
+        tmp_path,
+        "site,day, t ,u,v,empty\nA,2020-01-02,1,1.5,NA,\nB,2020-01-01,0,2,-,\n,,,,,\n"
+        "C,2020-01-03,2,?,4,\nD,2020-01-05,4,3,3,\n",
+    )
+    table = alps.read_table(path)
+    assert table.index.name == "day"
+    assert list(table.columns) == ["u", "v"]
+    np.testing.assert_array_equal(table.to_numpy(), [[2, np.nan], [1.5, np.nan], [np.nan, 4], [3, 3]])
+    assert table.attrs["left_out"] == {
+        "site": "it holds no numbers",
+        "t": "it is the time once more",
+        "empty": "it is empty",
+    }
+    assert list(alps.read_table(path, outputs=["t"]).columns) == ["t"]
+
+
+def test_separators_and_decimals_are_found(tmp_path):
+    expected = [[1.5, -0.25], [2.0, 1e3]]
+    for text in (
+        "t;u;v\n1;1,5;-,25\n2;2;1e3\n",
+        "t|u|v\n1|1.5|-.25\n2|2|1e3",
+        '"t"\tu\tv\n1\t1.5\t-0.25\n2\t2\t1000\n',
+    ):
+        np.testing.assert_array_equal(alps.read_table(write(tmp_path, text)).to_numpy(), expected)
+    text = "t,u,v\n1,1.5,-0.25\n2,2,1e3\n"
+    np.testing.assert_array_equal(alps.read_table(write(tmp_path, text, "utf-8-sig")).to_numpy(), expected)
+    blank = "\n" * 5_000
+    np.testing.assert_array_equal(
+        alps.read_table(write(tmp_path, blank + text.replace("\n", blank))).to_numpy(), expected
+    )
+    latin = alps.read_table(write(tmp_path, "t,é\n1,2\n2,4.5\n", "cp1252"), encoding="cp1252")
+    assert list(latin.columns) == ["é"]
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("", {}, "got an empty file"),
+        ("\n\n", {}, "got an empty file"),
+        ("t,u\n", {}, "got no rows"),
+        ("t,u\n,\n", {}, "got no rows"),
+        ("t,u,u\n1,2,3\n", {}, "names that differ, got .'u'. more than once"),
+        ("1,2\n3,4\n", {}, "columns' names in the first row, got numbers"),
+        ("t\n1\n", {}, "expected columns separated by ',', got one"),
+        ("t,u\n1,2\n2,3,4\n", {}, "as many cells in every row as in the header"),
+        ("t,u\n1,2\n2,x3\n3,5\n", {}, r"numbers in column 'u', got 'x3' in row 2 \(time 2.0\)"),
+        ("t,u\n1,2\n2,inf\n3,5\n", {}, "got 'inf' in row 2"),
+        ('t,u\n1,2.5\n2,"3,5"\n3,4.5\n', {}, "got '3,5' in row 2 .*; a decimal comma?"),
+        ("t,u\n1,a\n2,b\n", {"outputs": ["u"]}, "numbers in column 'u', got 'a' in row 1"),
+        ("t,u\n1,a\n2,b\n", {}, "at least one column of numbers"),
+        ("t,u\n1,2\n,3\n", {}, "expected a time in every row, got none in row 2"),
+        ("t,u\n31/01/2020,2\n01/02/2020,3\n", {}, "expected numbers or ISO 8601 dates, .* got '31/01/2020' in row 1"),
+        ("t,u\n2020-01-01,2\nsoon,3\n", {}, "got 'soon' in row 2"),
+        ("t,u\n20200131,2\n20200201,3\n", {}, "dates without hyphens, 20200131"),
+        ("a,b\n1,2\n2,3\n", {}, "which column holds the times. Name one of a, b"),
+        ("a,b\n1,2\n2,3\n", {"time": "c"}, "the column of times, 'c', among its columns a, b"),
+        ("t,b\n1,2\n2,3\n", {"outputs": ["c"]}, "different columns among b, got .'c'."),
+        ("t,b\n1,2\n2,3\n", {"outputs": ["b", "b"]}, "different columns among b"),
+    ],
+)
+def test_errors_name_the_place(tmp_path, text, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        alps.read_table(write(tmp_path, text), **arguments)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        alps.read_table(tmp_path / "none.csv")
+    with pytest.raises(ValueError, match=r"expected text in utf-8-sig, .*; save it as UTF-8, or name its encoding"):
+        alps.read_table(write(tmp_path, "t,é\n1,2\n", "cp1252"))
+
+
+def test_dates_with_offsets(tmp_path):
+    path = write(tmp_path, "date,u\n2020-03-29T00:30+01:00,1\n2020-03-29T03:30+02:00,3\n")
+    data = alps.split_table(alps.read_table(path))
+    np.testing.assert_allclose(data.inputs, [0, 2])
+    assert data.input_unit == "hours"
+
+
+def test_the_last_stretch_and_the_future():
+    index = pd.date_range("2020-01-01", periods=10, freq="6h", name="date")
+    table = pd.DataFrame({"u": np.arange(10.0)}, index=index).iloc[::-1]
+    data = alps.split_table(table, hold_out="12h", forecast="1d")
+    assert list(data.split[:, 0]) == ["train"] * 8 + ["test"] * 2 + ["forecast"] * 4
+    np.testing.assert_allclose(data.inputs, 6 * np.arange(14))
+    assert data.dates[-1] == np.datetime64("2020-01-04T06:00")
+    assert np.isnan(data.y[10:]).all()
+    np.testing.assert_array_equal(data.y[:10, 0], np.arange(10))
+    assert list(alps.split_table(table, hold_out="25%").split[:, 0]) == ["train"] * 8 + ["test"] * 2
+    numbers = pd.DataFrame({"u": np.arange(5.0)}, index=np.arange(5.0))
+    assert alps.split_table(numbers, forecast=2).inputs.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    yearly = alps.split_table(numbers, forecast="2y", hold_out=1, time_unit="years")
+    assert yearly.inputs.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert yearly.input_label == "t [years]"
+    assert (yearly.split[:, 0] == "test").sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hold_out": "1d"}, "hold_out: '1d' is a duration, but the inputs are plain numbers"),
+        ({"hold_out": "100%"}, "hold_out: expected some of the 5 rows, but not all"),
+        ({"hold_out": 0}, "hold_out: expected a positive duration"),
+        ({"hold_out": "soon"}, "hold_out: expected a duration such as 24h or 4d, or a number, got 'soon'"),
+        ({"forecast": 0.5}, "forecast: expected at least the median step, 1, got 0.5"),
+    ],
+)
+def test_stretches_that_cannot_be(arguments, message):
+    table = pd.DataFrame({"u": np.arange(5.0)}, index=np.arange(5.0))
+    with pytest.raises(ValueError, match=message):
+        alps.split_table(table, **arguments)
