@@ -1,0 +1,249 @@
+"""Five tables that the paper doesn't have, each by one ``alps-ppl fit``: what is behind them, and their last tenth.
+
+``python -m models.own_data`` runs the commands below, each with the last tenth of the times held out, and scores the
+forecasts beside others': a seasonal naive forecast and AutoETS (statsforecast), and a GP per output (tinygp). It writes
+``docs/claims/own_data.json`` and ``docs/own_data.md``; what is there already isn't measured again.
+
+The other forecasts see one output at a time, and take no missing cells: theirs are interpolated. A GP per output has a
+slow Matern-1/2, a rough Matern-3/2 and the season's two first harmonics, all variances, both scales and the noise by
+maximum likelihood.
+"""
+
+import shlex
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pandas as pd
+import scipy.optimize
+from scipy.stats import norm
+from statsforecast.models import AutoETS, SeasonalNaive
+from tinygp import GaussianProcess
+from tinygp.kernels import quasisep
+
+from alps_ppl.cli import cli
+from models import results
+
+DATA = Path(__file__).parent / "data"
+PAGE = results.FOLDER.parent / "own_data.md"
+COVERAGE = 0.9
+
+
+class Table(NamedTuple):
+    """A file, what to look for in it, its steps per season, and what a sensible answer is."""
+
+    file: str
+    options: list[str]
+    season: int
+    sensible: str
+
+
+TABLES = {
+    "us_hourly_temps": Table(
+        "us_hourly_temps_2010_3h.csv",
+        ["--time", "date", "--outputs", "temp_seattle,temp_sf", "--latent", "yearly = linear_periodic(1y)"]
+        + ["--latent", "half-yearly = linear_periodic(0.5y)", "--latent", "daily = linear_periodic(24h)"]
+        + ["--latent", "half-daily = linear_periodic(12h)", "--latent", "rough = matern12(2d)", "--decoys", "2"],
+        8,
+        "A daily and a yearly cycle, shared; decoys off.",
+    ),
+    "fed_fx": Table(
+        "fed_fx_monthly_1994_2010.csv",
+        [
+            "--time",
+            "date",
+            "--latent",
+            "yearly = linear_periodic(1y)",
+            "--latent",
+            "half-yearly = linear_periodic(0.5y)",
+        ]
+        + ["--latent", "slow = matern12(10y)", "--latent", "rough = matern12(1y)", "--decoys", "2"],
+        12,
+        "No seasonality: cycles off.",
+    ),
+    "elnino_sst": Table(
+        "elnino_sst.csv",
+        ["--time", "t", "--time-unit", "years", "--latent", "rough = matern12(2y)", "--latent", "slow = matern32(20y)"]
+        + ["--latent", "trend = linear()", "--decoys", "2"],
+        1,
+        "A short memory that all months share; no sharp cycle: decoys off.",
+    ),
+    "us_macro": Table(
+        "us_macro.csv",
+        ["--time", "t", "--time-unit", "years", "--latent", "trend = linear()", "--latent", "slow = matern32(20y)"]
+        + ["--latent", "rough = matern12(4y)", "--latent", "yearly = linear_periodic(1y)", "--decoys", "2"],
+        4,
+        "A trend or a slow process; no season (the series are adjusted for it).",
+    ),
+    "minnesota": Table(
+        "minnesota_weather_1927_1936.csv",
+        ["--time", "t", "--time-unit", "years", "--latent", "yearly = linear_periodic(1y)"]
+        + ["--latent", "half-yearly = linear_periodic(0.5y)", "--latent", "slow = matern12(3y)"]
+        + ["--latent", "rough = matern12(0.2y)", "--decoys", "2"],
+        12,
+        "A yearly cycle, shared by 18 series; decoys off.",
+    ),
+}
+
+
+def command(table: Table, out: str | Path, seed: int) -> list[str]:
+    """The ``alps-ppl fit`` that is run."""
+    file = (DATA / table.file).relative_to(Path.cwd()) if DATA.is_relative_to(Path.cwd()) else DATA / table.file
+    return ["fit", str(file), *table.options, "--hold-out", "10%", "--seed", str(seed), "--out", str(out)]
+
+
+def measure(table: str, seed: int) -> dict:
+    """One command's answer and scores, and the other forecasts' on the same cells."""
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        cli.main([*command(TABLES[table], folder, seed), "--no-progress"], standalone_mode=False)
+        seconds = time.perf_counter() - begin
+        inclusion = pd.read_csv(Path(folder) / "inclusion.csv")
+        cells = pd.read_csv(Path(folder) / "predictions.csv")
+        summary = pd.read_json(Path(folder) / "summary.json", typ="series")
+    jax.clear_caches()
+    wide = {engine: rows.set_index("latent").probability.to_dict() for engine, rows in inclusion.groupby("engine")}
+    ours = {engine: _cell_scores(rows) for engine, rows in cells.groupby("engine")}
+    others = _others(cells[cells.engine == "gibbs"], TABLES[table].season)
+    scores = {name: rows.mean().round(4).to_dict() | {"num_cells": len(rows)} for name, rows in (ours | others).items()}
+    for row in scores.values():
+        row["rmse"] = round(float(np.sqrt(row.pop("squared_error"))), 4)
+    diagnostics = {key: summary["gibbs"][key] for key in ("max_rhat", "lp_rhat")}
+    return {"probability": wide, "scores": scores, "diagnostics": diagnostics, "seconds": round(seconds, 1)}
+
+
+def _cell_scores(cells: pd.DataFrame) -> pd.DataFrame:
+    """Of each observed test cell, in training sds of its output: squared error, log density, whether the band has it.
+
+    The density is the normal's of the predictive mean and sd, as for the other forecasts.
+    """
+    train = cells[cells.split == "train"].groupby("output").observed
+    test = cells[(cells.split == "test") & cells.observed.notna()]
+    scale = test.output.map(train.std(ddof=0)).replace(0.0, 1.0)
+    error, sd = (test.observed - test["mean"]) / scale, test["sd"] / scale
+    inside = (test.observed >= test.lower) & (test.observed <= test.upper)
+    return pd.DataFrame({"squared_error": error**2, "log_density": norm.logpdf(error, 0, sd), "coverage": inside})
+
+
+def _others(cells: pd.DataFrame, season: int) -> dict[str, pd.DataFrame]:
+    """The other forecasts' scores; ``cells`` say which are train and test."""
+    forecasts: dict[str, Callable] = {
+        "seasonal naive": lambda t, y, new: _statsforecast(SeasonalNaive(season_length=season), y, len(new)),
+        "AutoETS": lambda t, y, new: _statsforecast(AutoETS(season_length=min(season, 24)), y, len(new)),
+        "a GP per output": lambda t, y, new: _gp(t, y, new, season),
+    }
+    found: dict[str, list[pd.DataFrame]] = {name: [] for name in forecasts}
+    for _, rows in cells.groupby("output", sort=False):
+        train = rows[rows.split == "train"]
+        seen = train.observed.notna()
+        first = seen.idxmax()
+        y = train.loc[first:, "observed"].interpolate().ffill().to_numpy()
+        test = rows[rows.split == "test"]
+        loc, scale = y.mean(), y.std() or 1.0
+        for name, forecast in forecasts.items():
+            mean, sd = forecast(train.loc[first:, "input"].to_numpy(), (y - loc) / scale, test.input.to_numpy())
+            mean, sd = loc + scale * mean, scale * sd
+            half = norm.isf((1 - COVERAGE) / 2) * sd
+            predicted = test.assign(mean=mean, sd=sd, lower=mean - half, upper=mean + half)
+            found[name].append(_cell_scores(pd.concat([train, predicted])))
+    return {name: pd.concat(frames) for name, frames in found.items()}
+
+
+def _statsforecast(model: Any, y: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd ahead; the sd from the 90 % band, which is a normal's."""
+    found = model.forecast(y, horizon, level=[90])
+    sd = (np.asarray(found["hi-90"]) - np.asarray(found["lo-90"])) / (2 * norm.isf(0.05))
+    return np.asarray(found["mean"]), np.maximum(sd, 1e-6)
+
+
+def _gp(t: np.ndarray, y: np.ndarray, new: np.ndarray, season: int) -> tuple[np.ndarray, np.ndarray]:
+    """A GP of one output by maximum likelihood (L-BFGS), in state-space form."""
+    step = float(np.ptp(t) / (len(t) - 1))
+
+    def process(log_params):
+        slow, rough, first, second, noise, slow_scale, rough_scale = jnp.exp(log_params)
+        covariance = slow * quasisep.Exp(scale=slow_scale) + rough * quasisep.Matern32(scale=rough_scale)
+        if season > 1:
+            covariance += first * quasisep.Cosine(scale=season * step) + second * quasisep.Cosine(
+                scale=season * step / 2
+            )
+        return GaussianProcess(covariance, jnp.asarray(t), diag=noise)
+
+    loss = jax.jit(jax.value_and_grad(lambda log_params: -process(log_params).log_probability(jnp.asarray(y))))
+    start = np.log([0.5, 0.2, 0.2, 0.05, 0.1, 30 * step, 3 * step])
+    limits = [(-12.0, 4.0)] * 5 + [(np.log(step), np.log(300 * step))] * 2
+    best = scipy.optimize.minimize(lambda v: [np.asarray(x, float) for x in loss(v)], start, jac=True, bounds=limits)
+    process_ = process(jnp.asarray(best.x))
+    ahead = process_.condition(jnp.asarray(y), jnp.asarray(new)).gp
+    return np.asarray(ahead.mean), np.sqrt(np.asarray(ahead.variance) + np.exp(best.x[4]))
+
+
+def _markdown(name: str, frame: pd.DataFrame) -> str:
+    header = f"| {name} | {' | '.join(frame.columns)} |\n|---|{'---|' * frame.shape[1]}\n"
+    lines = [f"| {key} | {' | '.join(f'{value:.3f}' for value in row)} |" for key, row in frame.iterrows()]
+    return header + "\n".join(lines)
+
+
+def page(rows: list[dict]) -> str:
+    """``docs/own_data.md`` from the measured rows."""
+    kept = results.load("own_data")
+    parts = [
+        "# Five tables of one's own",
+        "Made by `python -m models.own_data` from `docs/claims/own_data.json`; no number is typed. Each table is fitted "
+        "by one command with its last tenth held out. Errors are in training sds of each output, minus log densities "
+        "in nats per cell of such outputs, both averaged over cells; coverage is that of the 90 % bands.",
+    ]
+    for row in rows:
+        table = TABLES[row["table"]]
+        gates = pd.DataFrame(row["probability"])
+        scores = pd.DataFrame(row["scores"]).T.assign(nlpd=lambda frame: -frame.log_density)
+        scores = scores[["rmse", "nlpd", "coverage"]]
+        parts += [
+            f"## {table.file}",
+            f"```\nalps-ppl {shlex.join(command(table, 'results/' + row['table'], row['seed']))}\n```",
+            f"A sensible answer: {table.sensible} {row['seconds']:.0f} s; largest R-hat of a gate "
+            f"{row['diagnostics']['max_rhat']:.3f}, of the log joint {row['diagnostics']['lp_rhat']:.2f}.",
+            _markdown("process", gates),
+            _markdown("forecast", scores),
+        ]  # fmt: skip
+    pooled = pd.DataFrame(
+        [{"forecast": name, "table": row["table"], **score} for row in rows for name, score in row["scores"].items()]
+    )
+    coverage = pooled.groupby("forecast", sort=False).apply(
+        lambda s: np.average(s.coverage, weights=s.num_cells), include_groups=False
+    )
+    parts += [
+        "## Together",
+        f"Coverage of the 90 % bands over all test cells of the {len(rows)} tables: "
+        + ", ".join(f"{name} {100 * value:.0f} %" for name, value in coverage.items())
+        + f". {kept['minutes']:.0f} minutes in all, {kept.get('date', '')}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("tables", nargs=-1)
+@click.option("--seed", type=int, default=0, show_default=True)
+def main(tables: tuple[str, ...], seed: int):
+    """Fit TABLES (default: all five), and write docs/own_data.md."""
+    unknown = set(tables) - set(TABLES)
+    if unknown:
+        raise click.UsageError(f"expected some of {', '.join(TABLES)}, got {', '.join(sorted(unknown))}")
+    numpyro.enable_x64()
+    cases = [{"table": name, "seed": seed} for name in tables or TABLES]
+    units = {"rmse": "training sds", "log_density": "nats per cell, outputs in training sds", "seconds": "the command"}
+    results.collect("own_data", cases, measure, command="python -m models.own_data", units=units)
+    rows = sorted(results.load("own_data")["rows"], key=lambda row: list(TABLES).index(row["table"]))
+    PAGE.write_text(page(rows))
+    click.echo(f"Written to {PAGE.name}")
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m models.own_data")
