@@ -58,7 +58,7 @@ def decoys(number: int, periods: Sequence[float], t: Float[np.ndarray, " time"],
     """``number`` linear-periodic latents nobody suspects, as a check: one that comes on says the dictionary is short.
 
     Their periods are fixed multiples of the shortest of ``periods`` (of a tenth of the span, if there are none),
-    rounded to two digits. Left out are those within 5 % or two cycles over the span of a period's first six harmonics
+    rounded to two digits. Left out are those within 5 % or a cycle over the span of a period's first six harmonics
     or multiples, those as near another decoy, and those that the step or the span can't show. Raises a ValueError if
     too few are left.
     """
@@ -70,7 +70,7 @@ def decoys(number: int, periods: Sequence[float], t: Float[np.ndarray, " time"],
             break
         period = _rounded(base * ratio)
         shown = 2.5 * step <= period <= span / FEWEST_CYCLES
-        apart = all(abs(1 / period - 1 / other) >= 2 / span for other in chosen)
+        apart = all(abs(1 / period - 1 / other) >= 1 / span for other in chosen)
         if shown and apart and not any(_near(period, other, span) for other in periods):
             chosen.append(period)
     if len(chosen) < number:
@@ -110,7 +110,7 @@ def _near(period: float, other: float, span: float) -> bool:
     f, g = 1 / period, 1 / other
     k = np.arange(1, HARMONICS + 1)
     related = np.concatenate([k * g, g / k])
-    return bool((np.abs(f - related) < np.maximum(0.05 * f, np.where(related > 2 / span, 2 / span, 0))).any())
+    return bool((np.abs(f - related) < max(0.05 * f, 1 / span)).any())
 
 
 def _rounded(value: float) -> float:

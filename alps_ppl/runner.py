@@ -338,7 +338,7 @@ def _report(out: Path, table: pd.DataFrame, summary: dict, trees: dict[str, xr.D
     click.echo("\nScores, the lower the better: rmse in training sds of each output; nlpd is minus the log predictive")
     click.echo("density per cell of outputs in training sds. In the file's units, per output: scores.csv.")
     rows = {(split, name): row for split, by_name in summary["scores"].items() for name, row in by_name.items()}
-    click.echo(_text(pd.DataFrame(rows).T))
+    click.echo(_text(pd.DataFrame(rows).T.dropna(how="all")))  # a forecast has no observed cell to score
     click.echo("\n" + ", ".join(f"{engine}: {summary[engine]['seconds']:.1f} s" for engine in engines))
     if "gibbs" in engines:
         _warn(**{name: summary["gibbs"][name] for name in ("max_rhat", "lp_rhat")})

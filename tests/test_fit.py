@@ -1,0 +1,163 @@
+"""``alps-ppl fit``: what it writes is what a model file of its own would write, and errors are one line."""
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from test_cli import call  # noqa: F401
+from tinygp import kernels
+
+import alps_ppl as alps
+from alps_ppl.cli import load_model_file
+from alps_ppl.compose import compose
+
+SHORT = [
+    "--set", "SVI.num_steps=300", "--set", "GIBBS.num_warmup=50", "--set", "GIBBS.num_samples=50",
+    "--set", "GIBBS.num_chains=2", "--no-progress",
+]  # fmt: skip
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """Four days of two stations every two hours, with a 24 h cycle; rows shuffled, a text column, missing cells."""
+    rng = np.random.default_rng(0)
+    hours = np.arange(0, 96, 2)
+    cycle = np.sin(2 * np.pi * hours / 24)
+    table = pd.DataFrame(
+        {
+            "date": pd.Timestamp("2024-05-01") + pd.to_timedelta(hours, unit="h"),
+            "north": 10 + 4 * cycle + rng.normal(size=48),
+            "south": 20 - 3 * cycle + rng.normal(size=48),
+            "weather": "fair",
+        }
+    )
+    table.loc[5:9, "south"] = np.nan
+    path = tmp_path / "stations.csv"
+    table.sample(frac=1, random_state=0).to_csv(path, index=False)
+    return path
+
+
+LATENTS = ["--latent", "daily = linear_periodic(24h)", "--latent", "slow = 0.5 * matern12(2d)"]
+
+
+def test_fit_writes_what_its_model_file_writes(call, csv, tmp_path):  # noqa: F811
+    out, again, saved = tmp_path / "out", tmp_path / "again", tmp_path / "models" / "stations.py"
+    status, printed, error = call(
+        "fit", csv, "--time", "date", *LATENTS, "--decoys", 1, "--forecast", "6h", "--hold-out", "10%",
+        "--out", out, "--save-model-file", saved, *SHORT,
+    )  # fmt: skip
+    assert status == 0, error
+    assert "Column 'weather' is left out: it holds no numbers." in printed
+    assert "Process 'decoy 17 h', linear_periodic(17h): no harmonic" in printed
+    assert (out / "model.py").read_text() == saved.read_text()
+    assert {path.name for path in out.iterdir()} >= {
+        "inclusion.csv", "predictions.csv", "scores.csv", "summary.json", "comparison.csv", "posterior_svi.nc",
+        "posterior_gibbs.nc", "figures",
+    }  # fmt: skip
+    assert (out / "figures" / "reconstruction.png").stat().st_size > 0
+
+    predictions = pd.read_csv(out / "predictions.csv")
+    forecast = predictions[(predictions.split == "forecast") & (predictions.engine == "gibbs")]
+    assert list(forecast.date.unique()) == ["2024-05-05 00:00:00", "2024-05-05 02:00:00", "2024-05-05 04:00:00"]
+    assert forecast.observed.isna().all()
+    assert np.isfinite(forecast[["mean", "sd", "lower", "upper"]]).all(axis=None)
+    assert (predictions.split == "test").sum() == 2 * 2 * 4
+    on = pd.read_csv(out / "inclusion.csv").set_index(["latent", "engine"]).probability
+    assert on["daily", "gibbs"] > 0.9
+
+    status, _, error = call("run", saved, "--engine", "gibbs", "--out", again, *SHORT)
+    assert status == 0, error
+    for name in ("inclusion.csv", "predictions.csv", "scores.csv"):
+        both = pd.read_csv(out / name)
+        gibbs = both[both.engine == "gibbs"].reset_index(drop=True)
+        pd.testing.assert_frame_equal(pd.read_csv(again / name), gibbs, check_dtype=False)
+
+
+def test_the_model_file_is_the_one_a_person_would_write(csv, tmp_path):
+    source, _ = compose(csv, latents=["daily = linear_periodic(1d)", "slow=matern12(2d) + linear()"], noise="0.2")
+    path = tmp_path / "model.py"
+    path.write_text(source)
+    module = load_model_file(path)
+    data = module.data()
+    model = module.model(data)
+    assert data.outputs == ["north", "south"]
+    assert model.latents == ("daily", "slow")
+    t = data.inputs
+    z = (t - t.mean()) / t.std()
+    np.testing.assert_allclose(model.covariances[0](t, t), alps.linear_periodic(24.0)(t, t))
+    np.testing.assert_allclose(model.covariances[1](t, t), kernels.Exp(scale=48.0)(t, t) + np.outer(z, z), atol=1e-9)
+    assert (model.noise_variance == 0.2).all()
+    assert (model.inclusion_prob == 0.5).all()
+    assert "# linear_periodic(1d)" in source
+
+    source, _ = compose(csv, latents=["a = rbf(1d)", "b = rbf(2d)", "c = rbf(3d)", "d = rbf(4d)"], expected_active=1)
+    path.write_text(source)
+    model = load_model_file(path).model(data)
+    assert (model.inclusion_prob == 0.25).all()
+    assert isinstance(model.noise_variance, dist.InverseGamma)
+    assert '"num_inducing": 12' not in source
+
+
+def test_auto_says_what_it_chose(csv):
+    source, notes = compose(csv, latents=["auto"])
+    assert any(note.startswith("Process '24 h', linear_periodic(24h): its peak is") for note in notes)
+    assert '"24 h": alps.linear_periodic(24.0)' in source
+
+
+def test_a_notebook_gets_the_same_from_three_calls(csv):
+    table = pd.read_csv(csv, index_col="date")[["north", "south"]].sort_index()
+    data = alps.Data(table.index, table)
+    daily = alps.covariance("linear_periodic(24h)", unit=data.input_unit)
+    model = alps.ALPS({"daily": daily}, data.outputs, noise_variance=dist.InverseGamma(2.0, 0.1))
+    fit = alps.fit_svi(
+        model, data.train_inputs, data.train_y, num_steps=300, rng_key=jax.random.key(0), progress_bar=False
+    )
+    assert fit.inclusion_prob.shape == (1,)
+    read = alps.read_table(csv)
+    pd.testing.assert_frame_equal(read, table.set_index(read.index), check_exact=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "latent: expected at least one"),
+        (["--latent", "daily"], "expected NAME = COVARIANCE"),
+        (
+            ["--latent", "daily = rbf(4q) + foo"],
+            "latent 'daily': covariance 'rbf(4q) + foo': at character 5: unknown unit 'q' of time; known are s, min",
+        ),
+        (["--latent", "a = rbf(1d)", "--latent", "a = rbf(2d)"], "names that differ, got a more than once"),
+        ([*LATENTS, "--time", "when"], "the column of times, 'when', among its columns date, north, south, weather"),
+        ([*LATENTS, "--outputs", "north,weather"], "numbers in column 'weather', got 'fair' in row 1"),
+        ([*LATENTS, "--noise", "-1"], "noise: expected 'learnt', or a positive variance"),
+        ([*LATENTS, "--expected-active", "7"], "expected-active: expected a number from 0 to 2, got 7.0"),
+        ([*LATENTS, "--decoys", "40"], "decoys: expected at most"),
+        ([*LATENTS, "--forecast", "1h"], "forecast: expected at least the median step, 2, got '1h'"),
+        ([*LATENTS, "--hold-out", "9d"], "hold_out: expected some of the 48 rows, but not all"),
+        ([*LATENTS, "--time-unit", "years"], "time-unit: the times are dates, read as hours"),
+        ([*LATENTS, "--encoding", "klingon"], "expected text in klingon"),
+        ([*LATENTS, "--engine", "nuts"], "--engine: expected svi, gibbs or svi,gibbs"),
+        ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(call, csv, tmp_path, arguments, message):  # noqa: F811
+    status, _, error = call("fit", csv, "--out", tmp_path / "out", *arguments)
+    assert status == 2
+    assert error.count("\n") == 1
+    assert error.startswith("alps-ppl: ")
+    assert message in error
+
+
+def test_no_such_file(call, tmp_path):  # noqa: F811
+    status, _, error = call("fit", tmp_path / "none.csv", "--out", tmp_path / "out", "--latent", "auto")
+    assert (status, error.count("\n")) == (2, 1)
+    assert "none.csv: No such file or directory" in error
+
+
+def test_plain_numbers_refuse_durations(call, tmp_path):  # noqa: F811
+    path = tmp_path / "numbers.csv"
+    path.write_text("t,u\n" + "".join(f"{t},{t % 3}\n" for t in range(30)))
+    status, _, error = call("fit", path, "--out", tmp_path / "out", "--latent", "slow = rbf(4d)")
+    assert status == 2
+    assert "'4d' is a duration, but the inputs are plain numbers; give a number in their own unit" in error
