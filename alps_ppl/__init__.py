@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         to_datatree,
     )
     from alps_ppl.prediction import init_from_svi, log_predictive_density, predict
+    from alps_ppl.storage import load, load_conversion, save
 
 _LAZY = {
     "Data": "alps_ppl.data",
@@ -41,6 +42,9 @@ _LAZY = {
     "init_from_svi": "alps_ppl.prediction",
     "align_signs": "alps_ppl.diagnostics",
     "compare_engines": "alps_ppl.diagnostics",
+    "save": "alps_ppl.storage",
+    "load": "alps_ppl.storage",
+    "load_conversion": "alps_ppl.storage",
 }
 
 __all__ = [
@@ -62,12 +66,15 @@ __all__ = [
     "inclusion_table",
     "init_from_svi",
     "linear_periodic",
+    "load",
+    "load_conversion",
     "log_predictive_density",
     "num_active",
     "on_column",
     "plots",
     "predict",
     "relaxed_program",
+    "save",
     "to_datatree",
 ]
 
