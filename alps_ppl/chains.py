@@ -91,10 +91,11 @@ def run_chains(
             state, draws = jax.block_until_ready(sweeps(state, draws, start, stop))
             bar.update(stop - start)
             bar.set_postfix_str("warmup" if stop <= num_warmup else _on(state), refresh=False)
-            if checkpoint is not None:
+            if checkpoint is not None and checkpoint.is_due(last=stop == total):
                 done = max(stop - first, 0) // thinning
                 kept = {name: np.asarray(value)[:done] for name, value in draws.items()}
-                checkpoint.offer(stop, (state._replace(stats=()), kept), last=stop == total)
+                checkpoint.write(stop, (state._replace(stats=()), kept))
+                del kept  # views of the draws, which the next chunk takes over
     z = {name: value for name, value in draws.items() if name not in FIELDS or name == "weights"}
     to_sites = kernel.postprocess_fn((inputs, y), {})
     samples = jax.jit(partial(jax.lax.map, to_sites if num_chains == 1 else jax.vmap(to_sites)))(z)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -60,14 +59,10 @@ class Checkpoints:
         """The file of one part; ``steps``: what it counts, for messages."""
         return Checkpoint(self, self.folder / f"{name}.npz", steps)
 
-    def remove(self) -> None:
-        """After a finished run."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 @dataclass
 class Checkpoint:
-    """One part's file: ``resume`` first, then ``offer`` the state after each chunk."""
+    """One part's file: ``resume`` first; after each chunk, if it ``is_due``, ``write``."""
 
     checkpoints: Checkpoints
     path: Path
@@ -97,20 +92,19 @@ class Checkpoint:
         self.checkpoints.say(f"{self.path}: going on after {step} {self.steps}")
         return step, jax.tree.unflatten(tree, map(_from_numpy, saved, leaves))
 
-    def offer(self, step: int, state: Any, *, last: bool = False) -> None:
-        """Write ``state`` if it is time to, and always at the ``last`` step."""
-        start = time.monotonic()
-        if last or start >= self.due:
-            self.write(step, state)
-            now = time.monotonic()
-            self.due = now + max(self.checkpoints.seconds, (now - start) / WRITING)
+    def is_due(self, *, last: bool = False) -> bool:
+        """Whether it is time to write: after ``seconds``, and always at the end of the part."""
+        return last or time.monotonic() >= self.due
 
     def write(self, step: int, state: Any) -> None:
         """The file as a whole or not at all: a kill leaves the one before."""
+        start = time.monotonic()
         arrays: dict[str, Any] = {f"leaf_{n}": _to_numpy(leaf) for n, leaf in enumerate(jax.tree.leaves(state))}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self.path) as path, path.open("wb") as file:
             np.savez(file, fingerprint=np.array(self.checkpoints.fingerprint), step=np.array(step), **arrays)
+        now = time.monotonic()
+        self.due = now + max(self.checkpoints.seconds, (now - start) / WRITING)
 
 
 @contextmanager

@@ -240,8 +240,8 @@ def _run(
                 return state, np.asarray(losses[: int(done) - 1]), True
             bar.update(stop - start)
             bar.set_postfix_str(f"ELBO {-recent.mean():.2f}", refresh=False)
-            if checkpoint:
-                checkpoint.offer(stop, (state, losses), last=stop == num_steps)
+            if checkpoint and checkpoint.is_due(last=stop == num_steps):
+                checkpoint.write(stop, (state, losses))
     return state, np.asarray(losses), False
 
 

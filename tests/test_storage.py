@@ -103,17 +103,27 @@ def test_a_model_comes_back(noise):
         assert all(map(np.array_equal, got, expected))
 
 
+FEW = {name: COVARIANCES[name] for name in ("cosine", "matern", "periodic")}
+
+
 @pytest.fixture(scope="module", params=["svi", "gibbs"])
 def saved(request, tmp_path_factory):
-    """Learnt noise, missing cells, all covariances that the engine can take: (engine, posterior, model, y, path)."""
-    left_out = ("celerite", "carma", "sho") if request.param == "svi" else ("celerite", "carma")
-    named = {name: covariance for name, covariance in COVARIANCES.items() if name not in left_out}
-    model = alps.ALPS(named, ["u", "v"], noise_variance=dist.InverseGamma(2.0, 0.1))
+    """Learnt noise, missing cells: (engine, posterior, model, y, path)."""
+    model = alps.ALPS(FEW, ["u", "v"], noise_variance=dist.InverseGamma(2.0, 0.1))
     y = series(T)
     posterior = ENGINES[request.param](model, T, y)
     path = tmp_path_factory.mktemp(request.param) / "posterior.nc"
     alps.save(posterior, path, tree=alps.to_datatree(posterior, model, T, y, num_draws=50))
     return request.param, posterior, model, y, path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["svi", "gibbs"])
+def test_all_covariances_at_once(engine, tmp_path):
+    model = alps.ALPS(COVARIANCES, ["u", "v"], noise_variance=dist.InverseGamma(2.0, 0.1))
+    posterior = ENGINES[engine](model, T, series(T))
+    alps.save(posterior, tmp_path / "p.nc")
+    same(alps.predict(alps.load(tmp_path / "p.nc"), new_inputs=NEW), alps.predict(posterior, new_inputs=NEW))
 
 
 def test_predictions_are_the_same_to_the_bit(saved):
