@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from alps_ppl.prediction import init_from_svi, log_predictive_density, predict
     from alps_ppl.selection import inclusion_sensitivity, prune
+    from alps_ppl.storage import load, load_conversion, save
     from alps_ppl.tables import read_table, split_table
 
 _LAZY = {
@@ -48,6 +49,9 @@ _LAZY = {
     "compare_engines": "alps_ppl.diagnostics",
     "inclusion_sensitivity": "alps_ppl.selection",
     "prune": "alps_ppl.selection",
+    "save": "alps_ppl.storage",
+    "load": "alps_ppl.storage",
+    "load_conversion": "alps_ppl.storage",
 }
 
 __all__ = [
@@ -72,6 +76,8 @@ __all__ = [
     "init_from_svi",
     "linear",
     "linear_periodic",
+    "load",
+    "load_conversion",
     "log_predictive_density",
     "num_active",
     "on_column",
@@ -80,6 +86,7 @@ __all__ = [
     "prune",
     "read_table",
     "relaxed_program",
+    "save",
     "split_table",
     "to_datatree",
 ]

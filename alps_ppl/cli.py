@@ -49,7 +49,32 @@ def cli():
     help="Change one setting of the model file; DICT is SVI or GIBBS. May be given several times.",
 )
 @click.option("--progress/--no-progress", default=True, help="Progress bars on stderr.")
-def run(model_file: Path, engine: str, seed: int, out: Path, settings: tuple[str, ...], progress: bool):
+@click.option(
+    "--prune",
+    "prune_below",
+    type=click.FloatRange(0, 1),
+    metavar="PROBABILITY",
+    help="Also fit, into --out/pruned, a model without the latents below this probability, and say what was lost.",
+)
+@click.option("--fresh", is_flag=True, help="Start anew, whatever a killed run left in --out/checkpoints.")
+@click.option(
+    "--checkpoint-seconds",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="How often a fit leaves its state in --out/checkpoints, from where the same command goes on if it is killed.",
+)
+def run(
+    model_file: Path,
+    engine: str,
+    seed: int,
+    out: Path,
+    settings: tuple[str, ...],
+    progress: bool,
+    prune_below: float | None,
+    fresh: bool,
+    checkpoint_seconds: float,
+):
     """Fit a model file, print its inclusion table and write the results to --out.
 
     A model file defines data(), which returns an alps.Data; model(data), which returns an alps.ALPS;
@@ -74,11 +99,61 @@ def run(model_file: Path, engine: str, seed: int, out: Path, settings: tuple[str
 
         module = load_model_file(model_file)
         override(module, settings)
-        runner.run(module, engines=engines, seed=seed, out=out, progress=progress)
+        runner.run(
+            module,
+            engines=engines,
+            seed=seed,
+            out=out,
+            progress=progress,
+            fresh=fresh,
+            checkpoint_seconds=checkpoint_seconds,
+            prune_below=prune_below,
+        )
     except KeyboardInterrupt:
         written = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stat().st_mtime >= start]
-        names = ", ".join(str(path.relative_to(out)) for path in written) or "nothing"
-        raise Interrupted(f"interrupted; written to {out} so far: {names}") from None
+        names = [str(path.relative_to(out)) for path in written if path.parent.name != "checkpoints"]
+        on = "; the same command goes on from its checkpoints" if any((out / "checkpoints").glob("*.npz")) else ""
+        raise Interrupted(f"interrupted; written to {out} so far: {', '.join(names) or 'nothing'}{on}") from None
+
+
+@cli.command(epilog="Example: alps-ppl predict results/square_wave --at times.csv --out forecast.csv")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--at", "times", required=True, type=click.Path(path_type=Path), help="A CSV file with a column of times."
+)
+@click.option("--engine", type=click.Choice(ENGINES), help="Default: gibbs if DIR has it, else svi.")
+@click.option("--interval", type=float, default=0.9, show_default=True, help="The probability of lower to upper.")
+@click.option("--out", type=click.Path(path_type=Path), help="The CSV file to write. Default: standard output.")
+def predict(folder: Path, times: Path, engine: str | None, interval: float, out: Path | None):
+    """Predict every output at new times from the results in DIR, without the data.
+
+    The times are dates or numbers as in the data that were fitted, in a column of the same name or the only one.
+    Written are mean, sd and the interval of each output, in the data's units.
+    """
+    import numpyro
+    import pandas as pd
+
+    named = [engine] if engine else ["gibbs", "svi"]
+    paths = [folder / f"posterior_{name}.nc" for name in named if (folder / f"posterior_{name}.nc").is_file()]
+    if not paths:
+        raise BadInput(f"DIR: expected results of alps-ppl run, with posterior_{named[0]}.nc, got {str(folder)!r}")
+    try:
+        table = pd.read_csv(times)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--at: expected a CSV file with a column of times, got {str(times)!r}: {error}") from None
+    try:
+        from alps_ppl import storage
+
+        numpyro.enable_x64(storage.precision(paths[0]) == 64)
+        from alps_ppl import runner
+
+        frame = runner.predict_table(paths[0], table, interval=interval)
+    except (ValueError, TypeError) as error:
+        raise BadInput(str(error)) from error
+    try:
+        frame.to_csv(out or sys.stdout, index=False)
+    except OSError as error:
+        raise BadInput(f"--out: can't write {str(out)!r}: {error.strerror}") from None
 
 
 @cli.command(
@@ -109,6 +184,7 @@ def run(model_file: Path, engine: str, seed: int, out: Path, settings: tuple[str
 @click.option("--seed", type=int, default=0, show_default=True, help="As in run.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="As in run; model.py is there too.")
 @click.option("--set", "settings", multiple=True, metavar="DICT.KEY=VALUE", help="As in run.")
+@click.option("--prune", "prune_below", type=click.FloatRange(0, 1), metavar="PROBABILITY", help="As in run.")
 @click.option("--progress/--no-progress", default=True, help="As in run.")
 @click.pass_context
 def fit(
@@ -121,6 +197,7 @@ def fit(
     seed: int,
     out: Path,
     settings: tuple[str, ...],
+    prune_below: float | None,
     progress: bool,
     **options: Any,
 ):
@@ -147,7 +224,8 @@ def fit(
         raise BadInput(str(error).partition("\n")[0]) from None
     for note in notes:
         click.echo(note)
-    context.invoke(run, model_file=paths[-1], engine=engine, seed=seed, out=out, settings=settings, progress=progress)
+    shared = {"engine": engine, "seed": seed, "out": out, "settings": settings, "progress": progress}
+    context.invoke(run, model_file=paths[-1], prune_below=prune_below, **shared)
 
 
 def _engines(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """``Data``: a table of series as read, what is held out of it, and its standardisation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,50 @@ import xarray as xr
 from jaxtyping import Bool, Float
 
 from alps_ppl.model import numbers, output_names, short
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """From a table's times to a model's inputs, and from standardised outputs to the table's units.
+
+    It is what a saved posterior keeps of its ``Data``. ``columns`` are the names of the inputs. Dates are ``step``
+    ("hours" or "days") since ``origin``, durations are ``step``; both are None where times are numbers.
+    """
+
+    outputs: list[str]
+    loc: Float[np.ndarray, " output"]
+    scale: Float[np.ndarray, " output"]
+    units: dict[str, str]
+    input_label: str
+    columns: list[str]
+    origin: str | None = None
+    step: str | None = None
+
+    def to_inputs(self, times: Any) -> Float[np.ndarray, "time *column"]:
+        """The model's inputs at times like those fitted: dates, durations or numbers, in any order.
+
+        Raises a ValueError or TypeError for times of another kind, or that can't be read.
+        """
+        stamps = np.asarray(times)
+        flat = stamps.reshape(-1)
+        if self.step is None:
+            return _finite(numbers("times", times), stamps, "times")
+        if self.origin is None:
+            hours = _hours(pd.to_timedelta(flat))
+        elif _are_dates(stamps):
+            hours = _hours(_dates(flat, "times") - pd.Timestamp(self.origin))
+        else:
+            raise TypeError(f"times: expected dates, as those that were fitted, got {short(flat[0])}")
+        return _finite((hours / 24 if self.step == "days" else hours).reshape(stamps.shape), stamps, "times")
+
+    def to_units(self, prediction: xr.Dataset) -> xr.Dataset:
+        """A ``predict`` result for standardised outputs, in the table's units."""
+        loc = xr.DataArray(self.loc, dims="output", coords={"output": self.outputs})
+        scale = xr.DataArray(self.scale, dims="output", coords={"output": self.outputs})
+        scaled = prediction * scale
+        return scaled.assign({name: scaled[name] + loc for name in ("mean", "lower", "upper")}).assign_attrs(
+            prediction.attrs
+        )
 
 
 class Data:
@@ -46,8 +91,9 @@ class Data:
         input_label: str | None = None,
         units: Mapping[str, str] | None = None,
     ):
-        self.inputs, self.dates, label, self.input_unit = _numeric_inputs(inputs)
+        self.inputs, self.dates, label, self._origin, self.input_unit = _numeric_inputs(inputs)
         self.input_label = input_label or label
+        self._columns = _column_names(inputs, self.inputs)
         self.y = numbers("y", y)
         if self.y.ndim == 1:
             self.y = self.y[:, None]
@@ -118,14 +164,17 @@ class Data:
         """The standardised training cells of ``train_rows``, NaN elsewhere."""
         return np.where(self.train, self.standardised, np.nan)[self.train_rows]
 
+    @property
+    def conversion(self) -> Conversion:
+        """What predictions at other times need of this table: it is saved beside a posterior."""
+        origin = None if self._origin is None else self._origin.isoformat()
+        return Conversion(
+            self.outputs, self.loc, self.scale, self.units, self.input_label, self._columns, origin, self.input_unit
+        )
+
     def to_units(self, prediction: xr.Dataset) -> xr.Dataset:
         """A ``predict`` result for standardised outputs, in the file's units."""
-        loc = xr.DataArray(self.loc, dims="output", coords={"output": self.outputs})
-        scale = xr.DataArray(self.scale, dims="output", coords={"output": self.outputs})
-        scaled = prediction * scale
-        return scaled.assign({name: scaled[name] + loc for name in ("mean", "lower", "upper")}).assign_attrs(
-            prediction.attrs
-        )
+        return self.conversion.to_units(prediction)
 
     def __repr__(self):
         observed = ~np.isnan(self.y)
@@ -133,8 +182,8 @@ class Data:
         return f"Data({len(self.inputs)} times, {len(self.outputs)} outputs, observed cells by split {splits})"
 
 
-def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, np.ndarray | None, str, str | None]:
-    """The inputs as numbers, the dates if they were dates, their label and their unit."""
+def _numeric_inputs(inputs: Any):
+    """The inputs as numbers, the dates if they were dates, their label, the first date, and "hours" or "days"."""
     label = str(getattr(inputs, "name", None) or "t")
     try:
         stamps = np.asarray(inputs)
@@ -142,30 +191,54 @@ def _numeric_inputs(inputs: Any) -> tuple[np.ndarray, np.ndarray | None, str, st
         raise TypeError(f"inputs: expected as many columns in every row, got {short(inputs)}") from None
     if stamps.ndim not in (1, 2) or stamps.size == 0:
         raise ValueError(f"inputs: expected shape (time,) or (time, column), got {stamps.shape}")
-    flat, dates, unit = stamps.reshape(-1), None, None
-    kind = pd.api.types.infer_dtype(flat.astype(object) if stamps.dtype.kind in "UT" else flat)
-    if kind in ("string", "date", "datetime", "datetime64"):  # time zones: hours are hours
-        try:
-            times = pd.to_datetime(flat, format=None if stamps.dtype.kind == "M" else "ISO8601", utc=True)
-        except (TypeError, ValueError):
-            raise TypeError(f"inputs: expected numbers or ISO 8601 dates, got {short(str(flat[0]))}") from None
-        first, dates = times.min(), stamps
-        values, unit = _hours_or_days(times - first)
-        label = f"{unit} since {first:%Y-%m-%d %H:%M}"
-    elif kind in ("timedelta", "timedelta64"):
-        values, unit = _hours_or_days(pd.to_timedelta(flat))
-        label = unit
+    flat, dates, origin, step = stamps.reshape(-1), None, None, None
+    if _are_dates(stamps):
+        times = _dates(flat, "inputs")
+        origin, dates = times.min(), stamps
+        values, step = _hours_or_days(times - origin)
+        label = f"{step} since {origin:%Y-%m-%d %H:%M}"
+    elif pd.api.types.infer_dtype(flat) in ("timedelta", "timedelta64"):
+        values, step = _hours_or_days(pd.to_timedelta(flat))
+        label = step
     else:
         values = numbers("inputs", inputs)
-    values = values.reshape(stamps.shape)
+    return _finite(values.reshape(stamps.shape), stamps, "inputs"), dates, label, origin, step
+
+
+def _column_names(inputs: Any, values: np.ndarray) -> list[str]:
+    """The inputs' own names; those of ``predictions.csv`` where several have none."""
+    count = values.shape[1] if values.ndim == 2 else 1
+    names = [str(c) for c in getattr(inputs, "columns", [getattr(inputs, "name", None) or "t"])]
+    return names if len(names) == count else [f"input_{k}" for k in range(count)]
+
+
+def _are_dates(stamps: np.ndarray) -> bool:
+    flat = stamps.reshape(-1)
+    kind = pd.api.types.infer_dtype(flat.astype(object) if stamps.dtype.kind in "UT" else flat)
+    return kind in ("string", "date", "datetime", "datetime64")
+
+
+def _dates(flat: np.ndarray, name: str) -> pd.DatetimeIndex:
+    """Time zones: hours are hours."""
+    try:
+        return pd.to_datetime(flat, format=None if flat.dtype.kind == "M" else "ISO8601", utc=True)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected numbers or ISO 8601 dates, got {short(str(flat[0]))}") from None
+
+
+def _finite(values: np.ndarray, stamps: np.ndarray, name: str) -> np.ndarray:
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise ValueError(f"inputs: expected a time in every row, got {stamps[row]} in row {row}; drop that row")
-    return values, dates, label, unit
+        raise ValueError(f"{name}: expected a time in every row, got {stamps[row]} in row {row}; drop that row")
+    return values
+
+
+def _hours(durations: pd.TimedeltaIndex) -> np.ndarray:
+    return np.asarray(durations / pd.Timedelta(hours=1))
 
 
 def _hours_or_days(durations: pd.TimedeltaIndex) -> tuple[np.ndarray, str]:
-    hours = np.asarray(durations / pd.Timedelta(hours=1))
+    hours = _hours(durations)
     steps = np.diff(np.unique(hours[~np.isnan(hours)]))
     days = steps.size > 0 and np.median(steps) >= 24
     return (hours / 24, "days") if days else (hours, "hours")

@@ -250,8 +250,7 @@ def features(
     low_rank = min(max_rank, max(LOW_RANK, min(len(inputs) // 8, 4 * LOW_RANK)))
     times = np.unique(np.asarray(inputs, np.float64))
     factors: list[tuple] = []
-    rest: list[Any] = list(covariances)
-    terms: dict[int, Sequence[Quasisep]] = {}
+    markovian: list[int] = []
     for j, (covariance, name) in enumerate(zip(covariances, names, strict=True)):
         factor = partial(choose_pivots, inputs=inputs, tolerance=tolerance, name=name)
         markov, others = markov_terms(covariance) if states and inputs.ndim == 1 else ([], [covariance])
@@ -263,20 +262,37 @@ def features(
             if not states_resolve(markov, times, inputs.dtype):
                 factors.append(factor(covariance, max_rank=max_rank))
                 continue
-            terms[j] = markov
-            rest[j] = reduce(add, others) if others else None
-            factors.append(factor(rest[j], max_rank=max_rank) if others else (np.zeros(0, int), np.zeros((0, 0))))
+            markovian.append(j)
+            factors.append(
+                factor(reduce(add, others), max_rank=max_rank) if others else (np.zeros(0, int), np.zeros((0, 0)))
+            )
+    return assemble(covariances, inputs, factors, markovian)
+
+
+def assemble(
+    covariances: Sequence[Covariance],
+    inputs: Float[Array, "time *column"],
+    factors: Sequence[tuple[Int[np.ndarray, " rank"], Float[np.ndarray, "rank rank"]]],
+    markovian: Sequence[int],
+) -> Features:
+    """Features of known ``factors``, each latent's pivots and Cholesky factor there; ``markovian`` ones have states."""
     owner = np.repeat(np.arange(len(factors)), [len(pivots) for pivots, _ in factors])
+    times = np.asarray(inputs, np.float64)
+    rest: list[Any] = list(covariances)
+    terms: dict[int, Sequence[Quasisep]] = {}
+    for j in markovian:
+        terms[j], others = markov_terms(covariances[j])
+        rest[j] = reduce(add, others) if others else None
     space = None
     if terms:
-        space = state_space(terms, times)
+        space = state_space(terms, np.unique(times))
         owner = np.concatenate([owner, np.tile(space.owner, len(space.times))])
     return Features(
         owner=owner,
         pivots=[pivots for pivots, _ in factors],
         pivot_tril=[tril for _, tril in factors],
         rest=rest,
-        times=np.asarray(inputs, np.float64),
+        times=times,
         terms=terms,
         space=space,
     )

@@ -18,6 +18,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Int
 from numpyro.infer import MCMC, Predictive
 
+from alps_ppl.chains import GibbsFit
 from alps_ppl.features import features
 from alps_ppl.model import ALPS, check_count, given
 from alps_ppl.svi import SVIFit, check_key
@@ -40,11 +41,11 @@ class Draws(NamedTuple):
 
 
 def predict(
-    posterior: SVIFit | MCMC,
-    model: ALPS,
-    inputs: Any,
-    y: Any,
-    new_inputs: Any,
+    posterior: SVIFit | GibbsFit | MCMC,
+    model: ALPS | None = None,
+    inputs: Any = None,
+    y: Any = None,
+    new_inputs: Any = None,
     *,
     interval: float = 0.9,
     include_noise: bool = True,
@@ -52,7 +53,9 @@ def predict(
 ) -> xr.Dataset:
     """Mean, sd and a central interval of every output at new inputs, in ``y``'s units.
 
-    ``posterior`` is what ``fit_svi`` returned or the ``MCMC`` object after its run on ``inputs`` and ``y``.
+    ``posterior`` is what ``fit_svi`` or ``load`` returned, or the ``MCMC`` object after its run on ``inputs`` and
+    ``y``. ``predict(posterior, new_inputs=...)`` will do where the posterior knows its model and inputs: all but the
+    draws of samplers that aren't this package's.
     The gates' uncertainty is included. ``new_inputs`` may be in any order, inside gaps or ahead; the
     Dataset has ``mean``, ``sd``, ``lower`` and ``upper`` over (time, output), in the given order.
     ``include_noise=False`` gives f instead of y. At most ``num_draws`` posterior draws are used, evenly
@@ -60,9 +63,16 @@ def predict(
     """
     if not 0 < interval < 1:
         raise ValueError(f"interval: expected a probability strictly between 0 and 1, got {interval}")
-    model, inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
-    new_inputs = _check_new(model, inputs, new_inputs)
-    draws = posterior_draws(posterior, model, inputs, new_inputs, num_draws)
+    if new_inputs is None:
+        raise ValueError("new_inputs: expected the times to predict, got None")
+    check_count("num_draws", num_draws)
+    its: Any = model
+    if model is None and inputs is None and y is None:
+        its, inputs = fitted(posterior)
+    else:
+        its, inputs, y = check_posterior(posterior, its, inputs, y, num_draws)
+    new_inputs = _check_new(its, inputs, new_inputs)
+    draws = posterior_draws(posterior, its, inputs, new_inputs, num_draws)
     if not include_noise:
         draws = draws._replace(noise_variance=jnp.zeros_like(draws.noise_variance))
     tails = jnp.asarray([0.5 - interval / 2, 0.5 + interval / 2], inputs.dtype)
@@ -76,7 +86,7 @@ def predict(
     names = ("mean", "sd", "lower", "upper")
     dataset = xr.Dataset(
         {name: (("time", "output"), np.asarray(value)) for name, value in zip(names, values, strict=True)},
-        coords={"output": list(model.outputs), **time_coordinate(new_inputs)},
+        coords={"output": list(its.outputs), **time_coordinate(new_inputs)},
         attrs={"interval": interval, "includes_noise": int(include_noise)},
     )
     return dataset
@@ -124,18 +134,27 @@ def time_coordinate(inputs: Float[Array, "time *column"]) -> dict:
     return {"time": np.arange(len(values)), "inputs": (("time", "column"), values)}
 
 
+def fitted(posterior: SVIFit | GibbsFit | MCMC) -> tuple[ALPS, Array]:
+    """The model and the inputs that ``posterior`` is of. Raises a ValueError or TypeError if it doesn't know them."""
+    _check_kind(posterior)
+    if not isinstance(posterior, SVIFit):
+        samples_of(posterior)
+    fit: Any = posterior if isinstance(posterior, SVIFit) else posterior.sampler
+    model, inputs = getattr(fit, "model", None), getattr(fit, "inputs", None)
+    if not isinstance(model, ALPS) or inputs is None:
+        raise ValueError(f"posterior: {type(fit).__name__} doesn't know its model and inputs; pass model, inputs and y")
+    return model, jnp.asarray(inputs)
+
+
 def check_posterior(
-    posterior: SVIFit | MCMC, model: ALPS, inputs: Any, y: Any, num_draws: int
+    posterior: SVIFit | GibbsFit | MCMC, model: ALPS, inputs: Any, y: Any, num_draws: int
 ) -> tuple[ALPS, Array, Array]:
     """The model, with what the fit learnt of its covariances, and ``inputs`` and ``y`` as arrays.
 
     Raises a ValueError or TypeError unless ``posterior`` is a finished fit of this model to these inputs.
     """
     check_count("num_draws", num_draws)
-    if not isinstance(posterior, (SVIFit, MCMC)):
-        raise TypeError(
-            f"posterior: expected what fit_svi returned or a NumPyro MCMC after its run, got {type(posterior).__name__}"
-        )
+    _check_kind(posterior)
     if not isinstance(model, ALPS):
         raise TypeError(f"model: expected the alps_ppl.ALPS that was fitted, got {type(model).__name__}")
     fit = posterior if isinstance(posterior, SVIFit) else posterior.sampler
@@ -155,6 +174,13 @@ def check_posterior(
             "predict's new_inputs"
         )
     return model, inputs, y
+
+
+def _check_kind(posterior) -> None:
+    if not isinstance(posterior, (SVIFit, GibbsFit, MCMC)):
+        raise TypeError(
+            f"posterior: expected what fit_svi returned or a NumPyro MCMC after its run, got {type(posterior).__name__}"
+        )
 
 
 def _same(a: ALPS, b: ALPS) -> bool:

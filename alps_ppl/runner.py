@@ -1,13 +1,16 @@
 """What ``alps-ppl run`` does with a model file: fit, tabulate, predict, score, draw and write."""
 
+import hashlib
 import inspect
 import json
 import platform
+import shutil
 import time
 import traceback
+import warnings
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import click
@@ -18,7 +21,10 @@ import xarray as xr
 from numpyro.infer import MCMC
 from scipy.stats import norm
 
+from alps_ppl.chains import GibbsFit, run_chains
+from alps_ppl.checkpoints import Checkpoints, fingerprint
 from alps_ppl.cli import BadInput
+from alps_ppl.covariances import parameters
 from alps_ppl.data import Data
 from alps_ppl.diagnostics import (
     compare_engines,
@@ -32,6 +38,8 @@ from alps_ppl.diagnostics import (
 from alps_ppl.gibbs import ALPSGibbs
 from alps_ppl.model import ALPS
 from alps_ppl.prediction import log_predictive_density, predict
+from alps_ppl.selection import prune
+from alps_ppl.storage import load, load_conversion, save
 from alps_ppl.svi import NonFiniteLossError, SVIFit, fit_svi
 
 
@@ -39,14 +47,28 @@ def _settings(function: Any, *fixed: str) -> tuple[str, ...]:
     return tuple(name for name in inspect.signature(function).parameters if name not in fixed)
 
 
-SVI_SETTINGS = _settings(fit_svi, "model", "inputs", "y", "rng_key", "progress_bar")
+SVI_SETTINGS = _settings(fit_svi, "model", "inputs", "y", "rng_key", "progress_bar", "checkpoints")
 KERNEL_SETTINGS = _settings(ALPSGibbs, "model", "keep_latents")  # the trees and figures need them
 MCMC_SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method")
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
 
 
-def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progress: bool) -> None:
-    """Everything, in order; bad input is found before the first fit."""
+def run(
+    module: ModuleType | SimpleNamespace,
+    *,
+    engines: list[str],
+    seed: int,
+    out: Path,
+    progress: bool,
+    fresh: bool = False,
+    checkpoint_seconds: float = 30.0,
+    prune_below: float | None = None,
+) -> pd.DataFrame:
+    """Everything, in order; bad input is found before the first fit. Returns the scores of every cell.
+
+    A fit leaves its state in ``out/checkpoints`` every so often, and goes on from there unless ``fresh``. With
+    ``prune_below``, a model without the latents below that probability is fitted too, in ``out/pruned``.
+    """
     file = Path(str(module.__file__)).name
     try:
         data = _called(module, "data", Data)
@@ -70,8 +92,15 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     summary: dict[str, Any] = {"seed": seed, "model_file": file, "versions": versions()}
     summary["settings"] = {engine: getattr(module, engine.upper()) for engine in engines}
     keys = dict(zip(("svi", "gibbs"), jax.random.split(jax.random.key(seed)), strict=True))
-    for engine in engines:
+    source = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
+    folder = out / "checkpoints"
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    # What SVI learns of the covariances is the Gibbs sampler's too.
+    for engine in sorted(engines, reverse=True) if model.covariance_bounds else engines:
         settings = getattr(module, engine.upper())
+        identity = fingerprint(model, inputs, y, settings, keys[engine], versions(), source)
+        checkpoints = Checkpoints(folder, identity, checkpoint_seconds, click.echo)
         if engine == "gibbs":
             lengths = _run_lengths(settings)
             click.echo(
@@ -79,13 +108,26 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
             )
         start = time.perf_counter()
         try:
-            posteriors[engine] = fit(engine, model, inputs, y, settings, keys[engine], progress=progress)
+            posteriors[engine] = fit(
+                engine, model, inputs, y, settings, keys[engine], progress=progress, checkpoints=checkpoints
+            )
         except (NonFiniteLossError, ValueError, TypeError) as error:
             raise BadInput(str(error)) from error
         summary[engine] = {"seconds": round(time.perf_counter() - start, 2)}
+        if engine == "svi" and model.covariance_bounds:
+            summary[engine]["learnt"] = _learnt(model, posteriors[engine].model)
+            click.echo(
+                f"Learnt: {', '.join(f'{name} {value:.4g}' for name, value in summary[engine]['learnt'].items())}"
+            )
+            model = posteriors[engine].model
         # Written at once: what comes after can't lose a fit that took minutes.
         trees[engine] = to_datatree(posteriors[engine], model, inputs, y)
-        _write_tree(out / f"posterior_{engine}.nc", trees[engine])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            path = out / f"posterior_{engine}.nc"
+            save(posteriors[engine], path, tree=trees[engine], conversion=data.conversion)
+        for warning in caught:
+            click.echo(str(warning.message))
 
     table = inclusion_table(trees)
     predictions = {name: predict(p, model, inputs, y, data.inputs) for name, p in posteriors.items()}
@@ -104,7 +146,52 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
         summary["largest_differences"] = largest_differences(comparison)
     (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2, default=str) + "\n")
     _figures(out, data, table, predictions, trees, posteriors, comparison)
+    shutil.rmtree(folder, ignore_errors=True)
     _report(out, table, summary, trees)
+    if prune_below is not None:
+        best = trees["gibbs"] if "gibbs" in trees else trees["svi"]
+        try:
+            smaller = prune(model, best, threshold=prune_below)
+        except ValueError as error:
+            raise BadInput(f"--prune: {error}") from error
+        left_out = [name for name in model.latents if name not in smaller.latents]
+        if not left_out:
+            click.echo(f"\nNothing to prune: every latent has a probability of {prune_below:g} or more.")
+            return scores
+        click.echo(f"\nWithout {', '.join(left_out)}, fitted again:")
+        again = SimpleNamespace(
+            __file__=module.__file__, data=lambda: data, model=lambda data: smaller, SVI=module.SVI, GIBBS=module.GIBBS
+        )
+        (out / "pruned" / "figures").mkdir(parents=True, exist_ok=True)
+        pruned = run(again, engines=engines, seed=seed, out=out / "pruned", progress=progress, fresh=fresh)
+        lost = _lost(scores, pruned)
+        lost.to_csv(out / "pruned" / "lost.csv", index=False)
+        for row in lost.itertuples():
+            click.echo(
+                f"{row.engine}, split {row.split!r}: {row.lost:.4f} nats of log predictive density lost per cell "
+                f"(standard error {row.se:.4f})"
+            )
+    return scores
+
+
+def _learnt(before: ALPS, after: ALPS) -> dict[str, float]:
+    """The covariance parameters that were learnt."""
+    values = dict(zip(after.latents, map(parameters, after.covariances), strict=True))
+    return {
+        f"{latent}.{path}": float(values[latent][path])
+        for latent, bounds in before.covariance_bounds.items()
+        for path in bounds
+    }
+
+
+def _lost(scores: pd.DataFrame, smaller: pd.DataFrame) -> pd.DataFrame:
+    """Per engine and split, the mean log density per cell that the smaller model has less, over the same cells."""
+    engines = smaller.engine.unique()
+    before = scores[scores.engine.isin(engines)].reset_index(drop=True)
+    lost = smaller[["engine", "split"]].assign(lost=smaller.nlpd - before.nlpd)
+    found = lost.groupby(["engine", "split"], sort=False).lost.agg(lost="mean", se="sem").reset_index()
+    held_out = found[found.split != "train"]
+    return found if held_out.empty else held_out
 
 
 def versions() -> dict[str, str]:
@@ -113,7 +200,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found}
 
 
-def _called(module: ModuleType, name: str, kind: type, *arguments: Any) -> Any:
+def _called(module: ModuleType | SimpleNamespace, name: str, kind: type, *arguments: Any) -> Any:
     """What the model file's function returns; whatever it raises becomes one line that names the place."""
     path, function = str(module.__file__), getattr(module, name)
     try:
@@ -140,12 +227,27 @@ def _check_keys(which: str, settings: dict, known: tuple[str, ...]) -> None:
         raise ValueError(f"{which}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(known)}")
 
 
-def fit(engine: str, model: ALPS, inputs, y, settings: dict, key, *, progress: bool = False) -> SVIFit | MCMC:
-    """An engine's posterior under a model file's settings."""
+def fit(
+    engine: str,
+    model: ALPS,
+    inputs,
+    y,
+    settings: dict,
+    key,
+    *,
+    progress: bool = False,
+    checkpoints: Checkpoints | None = None,
+) -> SVIFit | GibbsFit | MCMC:
+    """An engine's posterior under a model file's settings; with ``checkpoints`` it can go on after it was killed."""
     if engine == "svi":
-        return fit_svi(model, inputs, y, rng_key=key, progress_bar=progress, **settings)
+        return fit_svi(model, inputs, y, rng_key=key, progress_bar=progress, checkpoints=checkpoints, **settings)
     kernel = ALPSGibbs(model, **{name: settings[name] for name in KERNEL_SETTINGS if name in settings})
-    mcmc = MCMC(kernel, progress_bar=progress, **_run_lengths(settings))
+    lengths = _run_lengths(settings)
+    if lengths["chain_method"] == "vectorized" or lengths["num_chains"] == 1:
+        part = None if checkpoints is None else checkpoints.part("gibbs", "sweeps")
+        del lengths["chain_method"]
+        return run_chains(kernel, key, inputs, y, progress_bar=progress, checkpoint=part, **lengths)
+    mcmc = MCMC(kernel, progress_bar=progress, **lengths)
     mcmc.run(key, inputs, y)
     jax.block_until_ready(mcmc.get_samples())
     return mcmc
@@ -221,18 +323,6 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _write_tree(path: Path, tree: xr.DataTree) -> None:
-    """As compressed netCDF; draws in single precision, which is far below their Monte Carlo error."""
-    encoding = {}
-    for name, group in tree.children.items():
-        encoding[f"/{name}"] = {
-            variable: {"zlib": True, "complevel": 1}
-            | ({"dtype": "float32"} if "draw" in values.dims and values.dtype.kind == "f" else {})
-            for variable, values in group.data_vars.items()
-        }
-    tree.to_netcdf(path, encoding=encoding, engine="h5netcdf")
-
-
 def _write(out: Path, data: Data, table, predictions, scores) -> None:
     table[["latent", "engine", "probability", "mcse", "prior"]].to_csv(out / "inclusion.csv", index=False)
     frames = [_prediction_frame(data, engine, prediction) for engine, prediction in predictions.items()]
@@ -268,6 +358,34 @@ def _columns(name: str, values: Any, num_outputs: int) -> dict[str, np.ndarray]:
     columns = np.asarray(values).reshape(len(values), -1).T
     names = [name] if len(columns) == 1 else [f"{name}_{k}" for k in range(len(columns))]
     return {key: np.repeat(column, num_outputs) for key, column in zip(names, columns, strict=True)}
+
+
+def predict_table(path: Path, table: pd.DataFrame, *, interval: float) -> pd.DataFrame:
+    """A saved posterior's predictions at the times of a table, in the units of the table that was fitted.
+
+    The times are its only columns, or those named as the ones that were fitted.
+    """
+    posterior, conversion = load(path), load_conversion(path)
+    if conversion is None:
+        raise ValueError(f"{path}: expected a file that alps-ppl run wrote, got one without the table's units")
+    wanted = conversion.columns
+    columns = [str(column).strip() for column in table.columns]
+    if not set(wanted) <= set(columns) and len(columns) != len(wanted):
+        raise ValueError(f"expected a column for the times, {', '.join(wanted)}, got {', '.join(columns)}")
+    table = table.set_axis(columns, axis=1)
+    times = (table[wanted] if set(wanted) <= set(columns) else table).to_numpy()
+    times = times[:, 0] if len(wanted) == 1 else times
+    inputs = conversion.to_inputs(times)
+    prediction = conversion.to_units(predict(posterior, new_inputs=inputs, interval=interval))
+    num_outputs = len(conversion.outputs)
+    return pd.DataFrame(
+        {
+            **({} if conversion.origin is None else _columns("date", times, num_outputs)),
+            **_columns("input", inputs, num_outputs),
+            "output": np.tile(conversion.outputs, len(times)),
+            **{name: prediction[name].values.ravel() for name in ("mean", "sd", "lower", "upper")},
+        }
+    )
 
 
 def _figures(out: Path, data: Data, table, predictions, trees, posteriors, comparison) -> None:

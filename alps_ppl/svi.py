@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from numpyro.optim import _NumPyroOptim
 from numpyro.util import is_prng_key
 from tqdm.auto import tqdm
 
+from alps_ppl.checkpoints import Checkpoint, Checkpoints
 from alps_ppl.covariances import parameters
 from alps_ppl.guide import StructuredMeanField
 from alps_ppl.model import ALPS, check_count, given, numbers, short
@@ -50,6 +52,12 @@ class SVIFit:
     @property
     def inclusion_prob(self) -> Float[np.ndarray, " latent"]:
         return np.asarray(self.guide.inclusion_prob(self.params))
+
+    def save(self, path: str | Path) -> None:
+        """Write this fit to a netCDF file; ``alps_ppl.load`` reads it. See ``alps_ppl.save``."""
+        from alps_ppl.storage import save
+
+        save(self, path)
 
     def __repr__(self):
         gates = ", ".join(f"{n}: {r:.3f}" for n, r in zip(self.model.latents, self.inclusion_prob, strict=True))
@@ -110,6 +118,7 @@ def fit_svi(
     temperature: Callable | float = annealed_temperature,
     optimizer: optax.GradientTransformation | _NumPyroOptim | None = None,
     progress_bar: bool = True,
+    checkpoints: Checkpoints | None = None,
 ) -> SVIFit:
     """Fit the structured mean-field family to GP-ALPS by stochastic variational inference.
 
@@ -131,6 +140,8 @@ def fit_svi(
         over a period.
     temperature
         Of the guide's concrete gates: a function of (step, num_steps), a number, or one per step.
+    checkpoints
+        Where the fit leaves its state, and from where it goes on; ``alps-ppl run`` passes them.
 
     Raises
     ------
@@ -168,7 +179,8 @@ def fit_svi(
     for restart, fit_key in enumerate(keys[:, 0]):
         state = init(fit_key, starts[restart])
         name = "SVI" if num_restarts == 1 else f"SVI, start {restart + 1} of {num_restarts}"
-        state, losses, failed = _run(steps, state, num_steps, name, progress_bar)
+        part = None if checkpoints is None else checkpoints.part(f"svi_{restart}", "steps")
+        state, losses, failed = _run(steps, state, num_steps, name, progress_bar, part)
         params = svi.get_params(state)
         learnt = model.with_learnt(params)
         learnt_guide = StructuredMeanField(learnt, guide.inducing_inputs)
@@ -238,11 +250,14 @@ def _compiled_steps(svi: SVI, inputs, y, temperatures, batch_size: int | None) -
     return steps
 
 
-def _run(steps: Callable, state: SVIState, num_steps: int, name: str, progress_bar: bool):
+def _run(
+    steps: Callable, state: SVIState, num_steps: int, name: str, progress_bar: bool, checkpoint: Checkpoint | None
+):
     losses = jnp.zeros(num_steps, jnp.asarray(0.0).dtype)
+    begin, (state, losses) = checkpoint.resume((state, losses)) if checkpoint else (0, (state, losses))
     chunk = max(1, num_steps // 100)
-    with tqdm(total=num_steps, desc=name, disable=not progress_bar, unit="step") as bar:
-        for start in range(0, num_steps, chunk):
+    with tqdm(total=num_steps, initial=begin, desc=name, disable=not progress_bar, unit="step") as bar:
+        for start in range(begin, num_steps, chunk):
             stop = min(start + chunk, num_steps)
             state, losses, done = steps(state, losses, start, stop)
             recent = np.asarray(losses[start : int(done)])
@@ -250,6 +265,8 @@ def _run(steps: Callable, state: SVIState, num_steps: int, name: str, progress_b
                 return state, np.asarray(losses[: int(done) - 1]), True
             bar.update(stop - start)
             bar.set_postfix_str(f"ELBO {-recent.mean():.2f}", refresh=False)
+            if checkpoint and checkpoint.is_due(last=stop == num_steps):
+                checkpoint.write(stop, (state, losses))
     return state, np.asarray(losses), False
 
 

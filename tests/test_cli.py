@@ -212,7 +212,10 @@ def test_interrupt(model_file, tmp_path):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert error == f"alps-ppl: interrupted; written to {tmp_path / 'out'} so far: posterior_svi.nc\n"
+    assert error == (
+        f"alps-ppl: interrupted; written to {tmp_path / 'out'} so far: posterior_svi.nc; "
+        "the same command goes on from its checkpoints\n"
+    )
 
 
 @pytest.mark.parametrize(
