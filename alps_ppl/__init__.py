@@ -17,6 +17,7 @@ from alps_ppl.temperature import annealed_temperature
 
 if TYPE_CHECKING:
     from alps_ppl import plots
+    from alps_ppl.contributions import variance_shares
     from alps_ppl.data import Data
     from alps_ppl.diagnostics import (
         align_signs,
@@ -41,6 +42,7 @@ _LAZY = {
     "init_from_svi": "alps_ppl.prediction",
     "align_signs": "alps_ppl.diagnostics",
     "compare_engines": "alps_ppl.diagnostics",
+    "variance_shares": "alps_ppl.contributions",
 }
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "predict",
     "relaxed_program",
     "to_datatree",
+    "variance_shares",
 ]
 
 

@@ -1,4 +1,4 @@
-"""``alps-ppl run MODEL_FILE``: thin, no numerics of its own."""
+"""``alps-ppl run MODEL_FILE`` and ``alps-ppl report DIR``: thin, no numerics of its own."""
 
 import ast
 import importlib.util
@@ -79,6 +79,22 @@ def run(model_file: Path, engine: str, seed: int, out: Path, settings: tuple[str
         written = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stat().st_mtime >= start]
         names = ", ".join(str(path.relative_to(out)) for path in written) or "nothing"
         raise Interrupted(f"interrupted; written to {out} so far: {names}") from None
+
+
+@cli.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--open/--no-open", "show", default=False, help="Open the page in the browser.")
+def report(folder: Path, show: bool):
+    """Write DIR/report.html: what a run found, in words and figures, as one page that needs nothing else.
+
+    DIR is a folder that alps-ppl run wrote with --out.
+    """
+    from alps_ppl.report import write
+
+    path = write(folder)
+    click.echo(path)
+    if show:
+        click.launch(str(path))
 
 
 def _engines(text: str) -> list[str]:

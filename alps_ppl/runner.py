@@ -19,6 +19,7 @@ from numpyro.infer import MCMC
 from scipy.stats import norm
 
 from alps_ppl.cli import BadInput
+from alps_ppl.contributions import variance_shares
 from alps_ppl.data import Data
 from alps_ppl.diagnostics import (
     compare_engines,
@@ -68,6 +69,7 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     posteriors: dict[str, Any] = {}
     trees: dict[str, xr.DataTree] = {}
     summary: dict[str, Any] = {"seed": seed, "model_file": file, "versions": versions()}
+    summary["data"] = {"input_label": data.input_label, "units": data.units}
     summary["settings"] = {engine: getattr(module, engine.upper()) for engine in engines}
     keys = dict(zip(("svi", "gibbs"), jax.random.split(jax.random.key(seed)), strict=True))
     for engine in engines:
@@ -93,6 +95,8 @@ def run(module: ModuleType, *, engines: list[str], seed: int, out: Path, progres
     scores = pd.concat(cells + baseline_cells, ignore_index=True)
 
     _write(out, data, table, predictions, scores)
+    variance_shares(trees).to_csv(out / "variance_shares.csv", index=False)
+    summary["data"]["interval"] = next(iter(predictions.values())).attrs["interval"]
     summary["scores_unit"] = "rmse: training sds of each output; nlpd: nats per cell, outputs in training sds"
     summary["scores"] = _summary_scores(data, scores)
     for engine in engines:
@@ -342,7 +346,7 @@ def _report(out: Path, table: pd.DataFrame, summary: dict, trees: dict[str, xr.D
     click.echo("\n" + ", ".join(f"{engine}: {summary[engine]['seconds']:.1f} s" for engine in engines))
     if "gibbs" in engines:
         _warn(**{name: summary["gibbs"][name] for name in ("max_rhat", "lp_rhat")})
-    click.echo(f"Written to {out}")
+    click.echo(f"Written to {out}; as a page: alps-ppl report {out}")
 
 
 def _warn(max_rhat: float, lp_rhat: float) -> None:
