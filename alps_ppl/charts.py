@@ -139,9 +139,11 @@ def spans(x: np.ndarray, split: Sequence[str], observed: np.ndarray) -> list[Spa
             forecast = stop == len(x) and start > 0
             label = "forecast" if forecast and (missing or name == "test") else name
             left, width = 100 * edges[start], 100 * (edges[stop] - edges[start])
-            found.append(Span(round(left, 2), round(width, 2), label, "missing" if missing else "held-out"))
+            found.append(
+                Span(round(float(left), 2), round(float(width), 2), label, "missing" if missing else "held-out")
+            )
     few = {kind: sum(span.kind == kind for span in found) <= 3 for kind in ("missing", "held-out")}
-    return [span._replace(labelled=few[span.kind] or span.width > 15) for span in found]
+    return sorted(span._replace(labelled=few[span.kind] or span.width > 15) for span in found)
 
 
 def draw(
@@ -163,7 +165,8 @@ def draw(
         drawn.append(Layer(path, kind))
     x_ticks, shared = across.ticks(8)
     x_label = ", ".join(part for part in (shared, label) if part)
-    return Chart(x_ticks, down.ticks(4)[0], x_label, drawn, spans, text, every)
+    y_ticks = [(place, tick) for place, tick in down.ticks(4)[0] if 2 < place < 97]  # not into the title
+    return Chart(x_ticks, y_ticks, x_label, drawn, spans, text, every)
 
 
 class Times(NamedTuple):

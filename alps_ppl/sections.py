@@ -195,7 +195,7 @@ def _of_sampler(tree: xr.DataTree, table: pd.DataFrame, lp_r_hat: float) -> list
             decimals(ess, 0),
             "plain" if np.isnan(ess) else judged(ess, ess >= ENOUGH_DRAWS),
             f"How many independent draws the worst gate's draws are worth; {ENOUGH_DRAWS} know a probability to .05. "
-            "None where no gate moved.",
+            "A dash where no gate moved.",
         ),
         ("Draws", f"{sizes['chain']} × {sizes['draw']:,}", "plain", "Chains, and the sweeps kept of each."),
     ]

@@ -50,8 +50,8 @@ def verdict(table: pd.DataFrame, *, lp_r_hat: float = np.nan, num_chains: int = 
         headline = f"The chains disagree, so nothing is settled yet.{whose}: {answer[0].lower()}{answer[1:]}"
     else:
         headline = f"{answer} {_in_short(engines, convergence.level, num_chains)}"
-    notes = [convergence, *_engines_note(table, engines), *_decoys(table, engine), *_off(candidates)]
-    return Verdict(engine, headline, [*notes, *_fixed(candidates)])
+    notes = [convergence, *_engines_note(table, engines), *_decoys(table, engine)]
+    return Verdict(engine, headline, [*notes, *_off(candidates), *_fixed(candidates), *_groups(table, engine)])
 
 
 def status(probability: float) -> str:
@@ -69,9 +69,9 @@ def _word(number: int) -> str:
 
 
 def _whole(table: pd.DataFrame, engine: str) -> pd.DataFrame:
-    """An engine's rows, groups in the place of their members."""
+    """An engine's rows, groups in the place of their members; groups are numbered by their first ones."""
     rows = table[table.engine == engine]
-    return rows[rows.members == rows.groupby("group").members.transform("max")]
+    return rows[rows.members == rows.groupby("group").members.transform("max")].sort_values("group")
 
 
 def _candidates(table: pd.DataFrame, engine: str) -> list[dict[str, Any]]:
@@ -213,3 +213,9 @@ def _fixed(candidates: list[dict[str, Any]]) -> list[Note]:
         for prior, word in ((1, "On"), (0, "Off"))
         if (fixed := [c for c in candidates if c["prior"] == prior])
     ]
+
+
+def _groups(table: pd.DataFrame, engine: str) -> list[Note]:
+    names = [str(name) for name in _whole(table, engine).query("members > 1").latent]
+    text = f"Of equal covariance, and so one candidate each: {'; '.join(names)}."
+    return [Note("plain", text)] if names else []
