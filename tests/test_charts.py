@@ -64,8 +64,8 @@ def test_spans():
         Span(85.0, 15.0, "forecast", "held-out"),
     ]
     # What isn't observed at the end is a forecast too; another split's end keeps its name.
-    assert charts.spans(x, ["train"] * 11, x < 0.75)[0].label == "forecast"
-    assert charts.spans(x, ["train"] * 9 + ["winter"] * 2, observed)[0].label == "winter"
+    assert charts.spans(x, ["train"] * 11, x < 0.75)[-1].label == "forecast"
+    assert charts.spans(x, ["train"] * 9 + ["winter"] * 2, observed)[-1].label == "winter"
     assert charts.spans(x, ["test"] * 11, observed)[0].label == "test"
 
 
