@@ -44,7 +44,10 @@ def render(results: Results) -> str:
 
 
 def _context(results: Results) -> dict[str, Any]:
-    table = inclusion_table(results.trees)
+    try:
+        table = inclusion_table(results.trees)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"the posteriors: {error}") from error
     gibbs = results.trees.get("gibbs")
     num_chains = 0 if gibbs is None else gibbs["posterior"].sizes["chain"]
     lp_r_hat = np.nan if gibbs is None or num_chains == 1 else log_joint_r_hat(gibbs)

@@ -10,6 +10,7 @@ import xarray as xr
 from alps_ppl.cli import BadInput
 
 FILES = ("summary.json", "predictions.csv", "scores.csv")
+KEYS = ("model_file", "versions", "settings", "scores")
 TEXT = {"output": str, "split": str, "engine": str, "unit": str}  # an output may be called "NA" or "1"
 
 
@@ -28,8 +29,9 @@ def read(folder: Path) -> Results:
         raise BadInput(f"DIR: expected a folder that alps-ppl run wrote, got {str(folder)!r}, which isn't a folder")
     _require(folder, FILES)
     summary = _read(folder / "summary.json", lambda path: json.loads(path.read_text(encoding="utf-8")))
-    if not isinstance(summary, dict) or not isinstance(summary.get("settings"), dict) or not summary["settings"]:
-        raise BadInput(f"{folder / 'summary.json'}: expected the settings of one engine or more; run it again")
+    lacking = [key for key in KEYS if not isinstance(summary, dict) or not summary.get(key)]
+    if lacking:
+        raise BadInput(f"{folder / 'summary.json'}: expected a run's summary, but it has no {', no '.join(lacking)}")
     engines = list(summary["settings"])
     _require(folder, [f"posterior_{engine}.nc" for engine in engines])
     return Results(

@@ -49,9 +49,9 @@ class Page(HTMLParser):
             self.text += data
 
 
-def write_folder(folder, *, engines=("svi", "gibbs"), num_chains=2, dates=True, columns=1, latents=True, num_times=40):
+def write_folder(folder, *, engines=("svi", "gibbs"), num_chains=2, num_draws=50, dates=True, columns=1, latents=True):
     """What a run writes, of made-up numbers: daily and one of T=7 on, a gap, a forecast, missing cells."""
-    rng = np.random.default_rng(0)
+    rng, num_times = np.random.default_rng(0), 40
     folder.mkdir(parents=True, exist_ok=True)
     coords = {"latent": LATENTS, "output": OUTPUTS, "time": np.arange(num_times - 8.0)}
     y = rng.normal(size=(num_times, 3))
@@ -60,7 +60,7 @@ def write_folder(folder, *, engines=("svi", "gibbs"), num_chains=2, dates=True, 
     split = np.full(y.shape, "train", dtype=object)
     split[-8:], split[10:14, 1] = "test", "gap"
     for engine in engines:
-        shape = (num_chains if engine == "gibbs" else 1, 50)
+        shape = (num_chains if engine == "gibbs" else 1, num_draws)
         b = np.zeros((*shape, 4), int)
         b[..., 0] = 1
         b[..., 1] = rng.integers(0, 2, shape)
@@ -191,6 +191,7 @@ def test_every_chart_has_a_description_and_a_colour_is_one_latents(page):
     [
         ({"engines": ["svi"]}, "This is SVI's answer alone", "R-hat"),
         ({"engines": ["gibbs"], "num_chains": 1}, "One chain can't tell whether it has converged", "ELBO"),
+        ({"num_draws": 2}, "The run is too short to check.", "differ about <b>"),
         ({"dates": False}, "0 to 39", "2026"),
         ({"columns": 3}, "Observed against predicted", "forecast"),
         ({"latents": False}, "there are no shares, processes and loadings to show", "The mixing matrix"),
@@ -218,6 +219,18 @@ def test_command(call, tmp_path):
     assert (folder / "report.html").stat().st_size < 300_000
 
 
+def test_open(call, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("click.launch", opened.append)
+    folder = write_folder(tmp_path)
+    assert call("report", folder, "--open")[0] == 0
+    assert opened == [str(folder / "report.html")]
+
+
+def empty_tree(path):
+    xr.DataTree().to_netcdf(path, engine="h5netcdf")
+
+
 def damage(name, text=None):
     def apply(folder):
         (folder / name).unlink()
@@ -236,7 +249,9 @@ def damage(name, text=None):
         (damage("posterior_gibbs.nc"), "has no posterior_gibbs.nc;"),
         (damage("posterior_svi.nc", "no netCDF"), "posterior_svi.nc: can't be read: "),
         (damage("summary.json", "{"), "summary.json: can't be read: JSONDecodeError"),
-        (damage("summary.json", "{}"), "expected the settings of one engine or more"),
+        (damage("summary.json", "{}"), "expected a run's summary, but it has no model_file, no versions, no"),
+        (damage("summary.json", "[]"), "expected a run's summary, but it has no model_file, no versions, no"),
+        (lambda folder: empty_tree(folder / "posterior_svi.nc"), "the posteriors: trees['svi']: expected"),
         (damage("predictions.csv", ""), "predictions.csv: can't be read: EmptyDataError"),
         (damage("scores.csv", "a,b\n1,2\n"), "expected rows of engine, split, output, rmse, unit, got 1 of a, b"),
     ],
