@@ -44,6 +44,20 @@ def test_date_ticks():
     assert dict((text, place) for place, text in ticks)["15"] == pytest.approx(100 * 14 / 30)
 
 
+def test_times_of_dates_with_a_zone_are_in_utc():
+    from matplotlib.dates import num2date
+
+    dates = ["2026-01-01T02:00+02:00", "2026-01-01T03:00+02:00"]
+    rows = pd.DataFrame({"engine": "svi", "output": "u", "date": dates, "input": [0.0, 1.0]})
+    times = charts.times_of(rows, {})
+    assert (times.dates, times.label) == (True, "UTC")
+    assert [stamp.hour for stamp in num2date(times.places)] == [0, 1]
+    naive = charts.times_of(rows.assign(date=["2026-01-01", "2026-01-02"]), {})
+    assert (naive.dates, naive.label) == (True, "")
+    assert charts.times_of(rows.drop(columns="date"), {"data": {"input_label": "t [s]"}}).label == "t [s]"
+    assert charts.times_of(rows.drop(columns=["date", "input"]), {}) is None
+
+
 def test_paths():
     """1,000 units each way, downwards; NaN breaks a line, leaves a dot out and ends a band."""
     x, y = np.array([0.0, 0.25, 0.5, 0.75, 1.0]), np.array([0.0, 1.0, np.nan, 0.5, 0.25])

@@ -304,19 +304,27 @@ CHROMIUM = next(
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium here")
 @pytest.mark.parametrize("width", [360, 390, 1200])
 def test_in_a_browser(page, tmp_path, width):
-    """Nothing runs over the page's width, and every chart has a height."""
-    script = (
-        "<script>addEventListener('load', () => { document.title = JSON.stringify({width: innerWidth,"
+    """Nothing runs over the page's width, however long the names are, and every chart has a height."""
+    measure = (
+        "<script>addEventListener('load', () => parent.postMessage({width: innerWidth,"
         "scroll: document.documentElement.scrollWidth,"
-        "charts: [...document.querySelectorAll('.plot')].map(e => [e.clientWidth, e.clientHeight])}) })</script>"
+        "charts: [...document.querySelectorAll('.plot')].map(e => [e.clientWidth, e.clientHeight])}, '*'))</script>"
     )
-    (tmp_path / "page.html").write_text(page.replace("</body>", script + "</body>"))
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
+    page = page.replace("T=7b", "a_process_" * 8).replace("&#34;v&#34;", "an_output_" * 8)
+    (tmp_path / "page.html").write_text(page.replace("</body>", measure + "</body>"))
+    # A window isn't narrower than 500 pixels, a frame is.
+    (tmp_path / "frame.html").write_text(
+        "<title></title><script>addEventListener('message', e => { document.title = JSON.stringify(e.data) })</script>"
+        f"<iframe src='page.html' style='border: 0; width: {width}px; height: 900px'></iframe>"
+    )
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1300,1000"]
     done = subprocess.run(
-        [*command, f"--user-data-dir={tmp_path / 'profile'}", f"file://{tmp_path / 'page.html'}"],
+        [*command, f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom",
+         f"file://{tmp_path / 'frame.html'}"],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     found = json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1])
-    assert found["scroll"] <= found["width"]
+    assert found["width"] == width
+    assert found["scroll"] <= width
     assert len(found["charts"]) == 6
     assert np.min(found["charts"]) > 100
