@@ -18,6 +18,7 @@ from alps_ppl.temperature import annealed_temperature
 
 if TYPE_CHECKING:
     from alps_ppl import plots
+    from alps_ppl.contributions import variance_shares
     from alps_ppl.data import Data
     from alps_ppl.diagnostics import (
         align_signs,
@@ -52,6 +53,7 @@ _LAZY = {
     "save": "alps_ppl.storage",
     "load": "alps_ppl.storage",
     "load_conversion": "alps_ppl.storage",
+    "variance_shares": "alps_ppl.contributions",
 }
 
 __all__ = [
@@ -89,6 +91,7 @@ __all__ = [
     "save",
     "split_table",
     "to_datatree",
+    "variance_shares",
 ]
 
 

@@ -1,5 +1,7 @@
 """``alps-ppl run MODEL_FILE`` and ``alps-ppl fit FILE``: thin, no numerics of their own."""
 
+"""``alps-ppl run MODEL_FILE`` and ``alps-ppl report DIR``: thin, no numerics of its own."""
+
 import ast
 import importlib.util
 import sys
@@ -226,6 +228,22 @@ def fit(
         click.echo(note)
     shared = {"engine": engine, "seed": seed, "out": out, "settings": settings, "progress": progress}
     context.invoke(run, model_file=paths[-1], prune_below=prune_below, **shared)
+
+
+@cli.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--open/--no-open", "show", default=False, help="Open the page in the browser.")
+def report(folder: Path, show: bool):
+    """Write DIR/report.html: what a run found, in words and figures, as one page that needs nothing else.
+
+    DIR is a folder that alps-ppl run wrote with --out.
+    """
+    from alps_ppl.report import write
+
+    path = write(folder)
+    click.echo(path)
+    if show:
+        click.launch(str(path))
 
 
 def _engines(text: str) -> list[str]:

@@ -24,6 +24,7 @@ from scipy.stats import norm
 from alps_ppl.chains import GibbsFit, run_chains
 from alps_ppl.checkpoints import Checkpoints, fingerprint
 from alps_ppl.cli import BadInput
+from alps_ppl.contributions import variance_shares
 from alps_ppl.covariances import parameters
 from alps_ppl.data import Data
 from alps_ppl.diagnostics import (
@@ -90,6 +91,7 @@ def run(
     posteriors: dict[str, Any] = {}
     trees: dict[str, xr.DataTree] = {}
     summary: dict[str, Any] = {"seed": seed, "model_file": file, "versions": versions()}
+    summary["data"] = {"input_label": data.input_label, "units": data.units}
     summary["settings"] = {engine: getattr(module, engine.upper()) for engine in engines}
     keys = dict(zip(("svi", "gibbs"), jax.random.split(jax.random.key(seed)), strict=True))
     source = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
@@ -135,6 +137,8 @@ def run(
     scores = pd.concat(cells + baseline_cells, ignore_index=True)
 
     _write(out, data, table, predictions, scores)
+    variance_shares(trees).to_csv(out / "variance_shares.csv", index=False)
+    summary["data"]["interval"] = next(iter(predictions.values())).attrs["interval"]
     summary["scores_unit"] = "rmse: training sds of each output; nlpd: nats per cell, outputs in training sds"
     summary["scores"] = _summary_scores(data, scores)
     for engine in engines:
@@ -460,7 +464,7 @@ def _report(out: Path, table: pd.DataFrame, summary: dict, trees: dict[str, xr.D
     click.echo("\n" + ", ".join(f"{engine}: {summary[engine]['seconds']:.1f} s" for engine in engines))
     if "gibbs" in engines:
         _warn(**{name: summary["gibbs"][name] for name in ("max_rhat", "lp_rhat")})
-    click.echo(f"Written to {out}")
+    click.echo(f"Written to {out}; as a page: alps-ppl report {out}")
 
 
 def _warn(max_rhat: float, lp_rhat: float) -> None:

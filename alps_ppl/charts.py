@@ -1,0 +1,267 @@
+"""The report's charts as SVG paths.
+
+A chart's drawing area is stretched to its box, whatever that is, with strokes that don't scale, and its labels are
+HTML text over it. So text stays readable at a phone's width, and colours are the page's CSS variables.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from alps_ppl.contributions import while_on
+from alps_ppl.diagnostics import align_signs
+
+SIZE = 1000  # of the drawing area, in its own units
+LARGEST = 1500  # points of a line
+
+
+class Layer(NamedTuple):
+    """An SVG path and its CSS classes."""
+
+    path: str
+    kind: str
+
+
+class Span(NamedTuple):
+    """A shaded stretch of times, in percent of the width; ``labelled``: whether there is room for its label."""
+
+    left: float
+    width: float
+    label: str
+    kind: str
+    labelled: bool = True
+
+
+class Chart(NamedTuple):
+    """What the page's macro draws; ticks are (percent, text). ``every``: 3 if every third point is drawn."""
+
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    x_label: str
+    layers: list[Layer]
+    spans: list[Span]
+    description: str
+    every: int
+
+
+class Axis:
+    """Values to the drawing area, from ``low`` to ``high`` with a margin (a share of the range) on both sides."""
+
+    def __init__(self, *values: Any, margin: float = 0.0, dates: bool = False):
+        finite = np.concatenate([np.ravel(v).astype(float) for v in values])
+        finite = finite[np.isfinite(finite)]
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+        spare = margin * (high - low) if high > low else 0.5 * (abs(low) or 1.0)
+        self.low, self.high, self.dates = low - spare, high + spare, dates
+
+    def __call__(self, values: Any) -> np.ndarray:
+        """0 at the low end, 1 at the high end."""
+        return (np.asarray(values, float) - self.low) / (self.high - self.low)
+
+    def ticks(self, number: int) -> tuple[list[tuple[float, str]], str]:
+        """About ``number`` ticks, and what all of their labels share (a date's year, say)."""
+        places, labels, shared = _date_ticks(self, number) if self.dates else _number_ticks(self, number)
+        inside = [(100 * float(p), label) for p, label in zip(self(places), labels, strict=True) if 0 <= p <= 1]
+        return inside, shared
+
+
+def _number_ticks(axis: Axis, number: int) -> tuple[np.ndarray, list[str], str]:
+    from matplotlib.ticker import MaxNLocator
+
+    places = np.asarray(MaxNLocator(number, steps=[1, 2, 5, 10]).tick_values(axis.low, axis.high))
+    step = places[1] - places[0]
+    decimals = max(0, -int(np.floor(np.log10(step) + 1e-9)))
+    if decimals > 4 or np.abs(places).max() >= 1e7:
+        return places, [f"{p:.6g}" for p in places], ""
+    return places, [f"{p + 0.0:,.{decimals}f}".replace("-", "−") for p in places.round(decimals)], ""
+
+
+def _date_ticks(axis: Axis, number: int) -> tuple[np.ndarray, list[str], str]:
+    """``axis`` is in matplotlib's days."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, num2date
+
+    locator = AutoDateLocator(minticks=number // 2, maxticks=number)
+    places = np.asarray(locator.tick_values(num2date(axis.low), num2date(axis.high)))
+    places = places[(places >= axis.low) & (places <= axis.high)]
+    formatter = ConciseDateFormatter(locator)
+    labels = formatter.format_ticks(list(places))
+    return places, labels, formatter.get_offset()
+
+
+def _points(x: np.ndarray, y: np.ndarray) -> list[str]:
+    across, down = np.round(SIZE * x, 1), np.round(SIZE * (1 - y)).astype(int)
+    return [f"{a:g} {d}" for a, d in zip(across, down, strict=True)]
+
+
+def _runs(flags: np.ndarray) -> np.ndarray:
+    """(start, stop) of each run of True."""
+    return np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2)
+
+
+def line(x: np.ndarray, y: np.ndarray) -> str:
+    """A line through the points, broken where y is NaN; ``x`` and ``y`` are an ``Axis``'s fractions."""
+    parts = [_points(x[a:b], y[a:b]) for a, b in _runs(np.isfinite(y))]
+    return "".join("M" + "L".join(points) for points in parts)
+
+
+def band(x: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> str:
+    """The area between two lines."""
+    parts = [
+        _points(x[a:b], upper[a:b]) + _points(x[a:b][::-1], lower[a:b][::-1])
+        for a, b in _runs(np.isfinite(lower) & np.isfinite(upper))
+    ]
+    return "".join("M" + "L".join(points) + "Z" for points in parts)
+
+
+def dots(x: np.ndarray, y: np.ndarray) -> str:
+    """Points, as strokes of no length: a round cap that doesn't scale makes each a dot."""
+    there = np.isfinite(y)
+    return "".join(f"M{point}h0" for point in _points(x[there], y[there]))
+
+
+def spans(x: np.ndarray, split: Sequence[str], observed: np.ndarray) -> list[Span]:
+    """Stretches that were held out or weren't observed, each reaching halfway to its neighbours.
+
+    ``x`` is sorted, in fractions. One that reaches the end is a forecast, others have their split's name. A single
+    missing cell isn't shaded.
+    """
+    kind = np.where(np.asarray(split) != "train", split, np.where(observed, "", "not observed"))
+    edges = np.concatenate([x[:1], (x[1:] + x[:-1]) / 2, x[-1:]])
+    found = []
+    for name in dict.fromkeys(kind[kind != ""].tolist()):
+        for start, stop in _runs(kind == name):
+            missing = name == "not observed"
+            if missing and stop - start < 2:
+                continue
+            forecast = stop == len(x) and start > 0
+            label = "forecast" if forecast and (missing or name == "test") else name
+            left, width = 100 * edges[start], 100 * (edges[stop] - edges[start])
+            found.append(
+                Span(round(float(left), 2), round(float(width), 2), label, "missing" if missing else "held-out")
+            )
+    few = {kind: sum(span.kind == kind for span in found) <= 3 for kind in ("missing", "held-out")}
+    return sorted(span._replace(labelled=few[span.kind] or span.width > 15) for span in found)
+
+
+def draw(
+    across: Axis, places: np.ndarray, layers: Mapping[str, Any], spans: list[Span], label: str, text: str
+) -> Chart:
+    """A chart over sorted ``places``.
+
+    ``layers`` by CSS class: (lower, upper) is a band, other values are a line, or dots where the class starts so.
+    """
+    down = Axis(*(edge for v in layers.values() for edge in (v if isinstance(v, tuple) else (v,))), margin=0.05)
+    every = max(1, -(-len(places) // LARGEST))
+    x = across(places)[::every]
+    drawn = []
+    for kind, values in layers.items():
+        if isinstance(values, tuple):
+            path = band(x, *(down(edge)[::every] for edge in values))
+        else:
+            path = (dots if kind.startswith("dots") else line)(x, down(values)[::every])
+        drawn.append(Layer(path, kind))
+    x_ticks, shared = across.ticks(8)
+    x_label = ", ".join(part for part in (shared, label) if part)
+    y_ticks = [(place, tick) for place, tick in down.ticks(4)[0] if 2 < place < 97]  # not into the title
+    return Chart(x_ticks, y_ticks, x_label, drawn, spans, text, every)
+
+
+class Times(NamedTuple):
+    """The inputs and where they lie on the axis: dates as matplotlib's days, numbers as they are."""
+
+    inputs: np.ndarray
+    places: np.ndarray
+    dates: bool
+    label: str
+
+
+def times_of(predictions: pd.DataFrame, summary: Mapping[str, Any]) -> Times | None:
+    """The times of the rows of one engine and output; None where inputs have several columns, and so no one axis."""
+    if "input" not in predictions:
+        return None
+    top = predictions.iloc[0]
+    rows = predictions[(predictions.engine == top.engine) & (predictions.output == top.output)]
+    inputs = rows.input.to_numpy(float)
+    if "date" not in rows:
+        return Times(inputs, inputs, False, summary.get("data", {}).get("input_label", "input"))
+    from matplotlib.dates import date2num
+
+    zoned = rows.date.str.contains(r"\d(?:[+-]\d\d:?\d\d|Z)$").any()
+    stamps = pd.to_datetime(rows.date, format="ISO8601", utc=True).dt.tz_localize(None)
+    return Times(inputs, date2num(stamps), True, "UTC" if zoned else "")
+
+
+def chart_outputs(
+    predictions: pd.DataFrame, scores: pd.DataFrame, engine: str, times: Times | None
+) -> dict[str, dict[str, Any]]:
+    """By output its unit, chart, and how the cells of each split were met; ``engine``'s band is the filled one."""
+    rmse = scores[scores.engine == engine].set_index(["output", "split"]).rmse
+    units = scores.drop_duplicates("output").set_index("output").unit.replace("as in the file", "")
+    found = {}
+    for output, rows in predictions.groupby("output", sort=False):
+        others = {name: frame for name, frame in rows.groupby("engine", sort=False) if name != engine}
+        lead, unit = rows[rows.engine == engine], str(units.get(output, ""))
+        chart = _against(lead, unit) if times is None else _over_time(lead, list(others.values()), times)
+        cells = lead[lead.observed.notna()]
+        splits = [
+            {"split": split, "cells": len(part), "rmse": rmse.get((output, split), np.nan)}
+            | {"inside": float(part.observed.between(part.lower, part.upper).mean())}
+            for split, part in cells.groupby("split", sort=False)
+        ]
+        found[str(output)] = {"unit": unit, "chart": chart, "splits": splits}
+    return found
+
+
+def _over_time(lead: pd.DataFrame, others: list[pd.DataFrame], times: Times) -> Chart:
+    order = np.argsort(times.places, kind="stable")
+    lead, places = lead.iloc[order], times.places[order]
+    observed = lead.observed.to_numpy(float)
+    layers: dict[str, Any] = {"band": (lead.lower, lead.upper), "mean": lead["mean"]}
+    for other in others:
+        other = other.iloc[order]
+        layers |= {"other": other["mean"], "other low": other.lower, "other high": other.upper}
+    across = Axis(places, dates=times.dates)
+    stretches = spans(across(places), lead.split.tolist(), np.isfinite(observed))
+    shaded = ", ".join(sorted({span.label for span in stretches}))
+    text = f"{lead.output.iloc[0]}: observed, mean and band at {len(lead):,} times" + (
+        f"; shaded: {shaded}" * bool(shaded)
+    )
+    return draw(across, places, layers | _cells(lead), stretches, times.label, text)
+
+
+def _against(lead: pd.DataFrame, unit: str) -> Chart:
+    """Observed against predicted, and the diagonal."""
+    lead = lead[lead.observed.notna()].sort_values("mean")
+    mean = lead["mean"].to_numpy()
+    label = f"predicted [{unit}]" if unit else "predicted"
+    text = (
+        f"{lead.output.iloc[0]}: observed against predicted at {len(lead):,} inputs"
+        if len(lead)
+        else "nothing observed"
+    )
+    return draw(Axis(mean, margin=0.03), mean, {"other": mean} | _cells(lead), [], label, text)
+
+
+def _cells(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    held_out, observed = (rows.split != "train").to_numpy(), rows.observed.to_numpy(float)
+    return {"dots": np.where(held_out, np.nan, observed), "dots held-out": np.where(held_out, observed, np.nan)}
+
+
+def chart_latents(tree: xr.DataTree, shown: list[str], times: Times) -> dict[str, Chart]:
+    """Mean and 90 % band of each latent while it is on, over the fitted times."""
+    posterior = align_signs(tree["posterior"].to_dataset())
+    time, by_input = posterior["time"].values, np.argsort(times.inputs, kind="stable")
+    order = np.argsort(time, kind="stable")
+    places = np.interp(time[order], times.inputs[by_input], times.places[by_input])
+    across = Axis(times.places, dates=times.dates)
+    found = {}
+    for name in shown:
+        x = while_on(posterior, name)["x"].transpose("sample", "time").values[:, order]
+        if len(x):
+            lower, upper = np.quantile(x, [0.05, 0.95], axis=0)
+            text = f"{name}: mean and 90 % band while it is on"
+            found[name] = draw(across, places, {"band": (lower, upper), "mean": x.mean(0)}, [], times.label, text)
+    return found

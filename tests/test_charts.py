@@ -1,0 +1,97 @@
+"""Paths, ticks and shaded stretches of the report's charts."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from alps_ppl import charts
+from alps_ppl.charts import Axis, Span
+
+
+def test_axis():
+    axis = Axis([2.0, np.nan], [4.0], margin=0.5)
+    np.testing.assert_allclose(axis([1.0, 3.0, 5.0, np.nan]), [0, 0.5, 1, np.nan])
+    assert Axis([np.nan]).low == 0.0
+    np.testing.assert_allclose(Axis([3.0, 3.0], margin=0.1)([3.0]), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (0, 100, ["0", "50", "100"]),
+        (-1, 1, ["−1.0", "−0.5", "0.0", "0.5", "1.0"]),
+        (990, 1031, ["1,000", "1,020"]),
+        (0, 2e-5, ["0", "1e-05", "2e-05"]),
+    ],
+)
+def test_number_ticks(low, high, labels):
+    ticks, shared = Axis([low, high]).ticks(4)
+    assert [text for _, text in ticks] == labels
+    assert shared == ""
+    values = [float(text.replace("−", "-").replace(",", "")) for _, text in ticks]
+    np.testing.assert_allclose([place for place, _ in ticks], 100 * Axis([low, high])(values))
+
+
+def test_date_ticks():
+    from matplotlib.dates import date2num
+
+    days = date2num(pd.to_datetime(["2013-07-01", "2013-07-31"]))
+    ticks, shared = Axis(days, dates=True).ticks(8)
+    assert shared == "2013-Jul"
+    assert ticks[0] == (0.0, "Jul")
+    assert dict((text, place) for place, text in ticks)["15"] == pytest.approx(100 * 14 / 30)
+
+
+def test_times_of_dates_with_a_zone_are_in_utc():
+    from matplotlib.dates import num2date
+
+    dates = ["2026-01-01T02:00+02:00", "2026-01-01T03:00+02:00"]
+    rows = pd.DataFrame({"engine": "svi", "output": "u", "date": dates, "input": [0.0, 1.0]})
+    times = charts.times_of(rows, {})
+    assert (times.dates, times.label) == (True, "UTC")
+    assert [stamp.hour for stamp in num2date(times.places)] == [0, 1]
+    naive = charts.times_of(rows.assign(date=["2026-01-01", "2026-01-02"]), {})
+    assert (naive.dates, naive.label) == (True, "")
+    assert charts.times_of(rows.drop(columns="date"), {"data": {"input_label": "t [s]"}}).label == "t [s]"
+    assert charts.times_of(rows.drop(columns=["date", "input"]), {}) is None
+
+
+def test_paths():
+    """1,000 units each way, downwards; NaN breaks a line, leaves a dot out and ends a band."""
+    x, y = np.array([0.0, 0.25, 0.5, 0.75, 1.0]), np.array([0.0, 1.0, np.nan, 0.5, 0.25])
+    assert charts.line(x, y) == "M0 1000L250 0M750 500L1000 750"
+    assert charts.dots(x, y) == "M0 1000h0M250 0h0M750 500h0M1000 750h0"
+    assert charts.band(x[:2], np.zeros(2), y[:2]) == "M0 1000L250 0L250 1000L0 1000Z"
+    assert charts.line(x[:0], y[:0]) == ""
+
+
+def test_spans():
+    x = np.linspace(0, 1, 11)
+    split = ["train"] * 3 + ["gap"] * 2 + ["train"] * 4 + ["test"] * 2
+    observed = np.ones(11, bool)
+    observed[[1, 6, 7]] = False
+    assert charts.spans(x, split, observed) == [
+        Span(25.0, 20.0, "gap", "held-out"),
+        Span(55.0, 20.0, "not observed", "missing"),
+        Span(85.0, 15.0, "forecast", "held-out"),
+    ]
+    # What isn't observed at the end is a forecast too; another split's end keeps its name.
+    assert charts.spans(x, ["train"] * 11, x < 0.75)[-1].label == "forecast"
+    assert charts.spans(x, ["train"] * 9 + ["winter"] * 2, observed)[-1].label == "winter"
+    assert charts.spans(x, ["test"] * 11, observed)[0].label == "test"
+
+
+def test_many_spans_have_no_room_for_labels():
+    x = np.linspace(0, 1, 101)
+    split = np.where((np.arange(101) % 20 == 5) | (np.arange(101) > 70), "test", "train")
+    found = charts.spans(x, split.tolist(), np.ones(101, bool))
+    assert [span.labelled for span in found] == [False] * 4 + [True]
+
+
+def test_lines_of_many_points_are_thinned():
+    places = np.arange(4000.0)
+    chart = charts.draw(Axis(places), places, {"mean": places, "dots": places}, [], "t", "text")
+    assert chart.every == 3
+    assert [len(re.findall("[ML]", layer.path)) for layer in chart.layers] == [1334, 1334]

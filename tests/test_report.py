@@ -1,0 +1,330 @@
+"""The report of a folder: whole, self-contained, escaped, and one plain line for a folder that lacks something."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from alps_ppl import report
+from alps_ppl.cli import main
+from alps_ppl.results import read
+
+LATENTS, OUTPUTS = ["<b>daily</b>", "T=7a", "T=7b", "17 h (decoy)"], ["NA", 'u & "v"', "w"]
+VOID = {"meta", "br", "hr", "img", "path", "rect", "circle"}
+
+
+class Page(HTMLParser):
+    """Tags must close in order; keeps texts, tags and attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.text, self.tags, self.attributes = [], "", [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.text += data
+
+
+def write_folder(folder, *, engines=("svi", "gibbs"), num_chains=2, num_draws=50, dates=True, columns=1, latents=True):
+    """What a run writes, of made-up numbers: daily and one of T=7 on, a gap, a forecast, missing cells."""
+    rng, num_times = np.random.default_rng(0), 40
+    folder.mkdir(parents=True, exist_ok=True)
+    coords = {"latent": LATENTS, "output": OUTPUTS, "time": np.arange(num_times - 8.0)}
+    y = rng.normal(size=(num_times, 3))
+    y[4:7, 0] = y[9, 1] = np.nan
+    y[:, 2] = 3.0
+    split = np.full(y.shape, "train", dtype=object)
+    split[-8:], split[10:14, 1] = "test", "gap"
+    for engine in engines:
+        shape = (num_chains if engine == "gibbs" else 1, num_draws)
+        b = np.zeros((*shape, 4), int)
+        b[..., 0] = 1
+        b[..., 1] = rng.integers(0, 2, shape)
+        b[..., 2] = 1 - b[..., 1]
+        posterior = {
+            "b": (("chain", "draw", "latent"), b),
+            "H": (("chain", "draw", "output", "latent"), rng.normal(size=(*shape, 3, 4))),
+        }
+        if latents:
+            posterior["x"] = (("chain", "draw", "latent", "time"), rng.normal(size=(*shape, 4, num_times - 8)))
+        stats = {"gate_prob": (("chain", "draw", "latent"), np.clip(b, 0.01, 0.99))}
+        if engine == "gibbs":
+            stats["lp"] = (("chain", "draw"), rng.normal(size=shape))
+        constant = {"prior_inclusion_prob": ("latent", np.full(4, 0.5)), "covariance_group": ("latent", [0, 1, 1, 2])}
+        tree = xr.DataTree.from_dict(
+            {
+                "posterior": xr.Dataset(posterior, coords),
+                "sample_stats": xr.Dataset(stats),
+                "observed_data": xr.Dataset({"y": (("time", "output"), y[:-8])}, {"output": OUTPUTS}),
+                "constant_data": xr.Dataset(constant),
+            }
+        )
+        tree.attrs["engine"] = engine
+        tree.to_netcdf(folder / f"posterior_{engine}.nc", engine="h5netcdf")
+    frames = []
+    for engine in engines:
+        time = {f"input_{k}": rng.normal(size=num_times * 3) for k in range(columns)}
+        if columns == 1:
+            stamps = pd.date_range("2026-01-01", periods=num_times, freq="h")
+            time = {"date": np.repeat(stamps.astype(str), 3)} if dates else {}
+            time["input"] = np.repeat(np.arange(float(num_times)), 3)
+        mean = rng.normal(size=num_times * 3)
+        band = {"mean": mean, "sd": 1.0, "lower": mean - 1.6, "upper": mean + 1.6}
+        cells = {"output": np.tile(OUTPUTS, num_times), "engine": engine, "observed": y.ravel()}
+        frames.append(pd.DataFrame({"split": split.ravel(), **time, **cells, **band}))
+    pd.concat(frames).to_csv(folder / "predictions.csv", index=False)
+    scores = pd.concat(frames).drop_duplicates(["engine", "split", "output"])[["engine", "split", "output"]]
+    units = scores.output.map({"NA": "°F", "w": "<hPa>"}).fillna("as in the file")
+    scores.assign(rmse=0.5, nlpd=np.nan, unit=units).to_csv(folder / "scores.csv", index=False)
+    summary = {
+        "seed": 7,
+        "model_file": "my_<series>.py",
+        "versions": {"numpyro": "9.9.9"},
+        "data": {"input_label": "hours <after>", "units": {}, "interval": 0.8},
+        "settings": {engine: {"num_steps": 12345, "start": "<dispersed>"} for engine in engines},
+        "scores": {"train": {"mean": {"rmse": 1.0, "nlpd": None}}},
+        "largest_differences": {"inclusion probability": 0.123},
+    }
+    summary |= {engine: {"seconds": 1.5, "elbo": -1234.5} for engine in engines}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = report.write(write_folder(tmp_path_factory.mktemp("run")))
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """``call(*arguments)`` -> (status, stdout, stderr)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["alps-ppl", *map(str, arguments)])
+        status = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            status = exit_.code or 0
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_the_page_says_what_the_run_found(page):
+    parsed = Page(page)
+    assert "Two of three candidate processes are in these data: <b>daily</b> 0.99, one of T=7a and T=7b 1.00. The" in (
+        parsed.text
+    )
+    for name in (
+        *LATENTS,
+        *OUTPUTS,
+        "°F",
+        "<hPa>",
+        "12,345",
+        "<dispersed>",
+        "9.9.9",
+        "my_<series>",
+        "−1,234.5",
+        "0.12",
+    ):
+        assert name in parsed.text, name
+    for words in ("2026-01-01 00:00:00 to 2026-01-02 15:00:00", "forecast", "gap", "not observed", "80 % band", "seed"):
+        assert words in parsed.text, words
+    assert "held out as “test”: 24; held out as “gap”: 4" in parsed.text
+    headings = [int(tag[1]) for tag in parsed.tags if re.fullmatch("h[1-6]", tag)]
+    assert headings[0] == 1
+    assert max(np.diff(headings)) == 1
+    assert "b" not in parsed.tags
+    assert not re.search(r"\bnan\b|None|Undefined", parsed.text)
+
+
+def test_the_page_needs_nothing_else(page):
+    parsed = Page(page)
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(parsed.tags)
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", page)
+    assert not {name for _, name, _ in parsed.attributes} & {"src", "href", "xlink:href", "srcset", "data"}
+    assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
+
+
+def test_every_chart_has_a_description_and_a_colour_is_one_latents(page):
+    parsed = Page(page)
+    described = [value for tag, name, value in parsed.attributes if name == "aria-label"]
+    assert 'u & "v": observed, mean and band at 40 times; shaded: forecast, gap' in described
+    assert "<b>daily</b>: mean and 90 % band while it is on" in described
+    assert page.count('role="img"') == 3 + 3
+    colours = re.findall(r'<i class="swatch" style="--c: (.*?)"></i>(.*?)<', page)
+    by_latent = {name: {colour for colour, other in colours if other == name} for _, name in colours}
+    assert all(len(found) == 1 for found in by_latent.values())
+    assert by_latent["17 h (decoy)"] == {"var(--grey)"}
+    assert by_latent["T=7a"] != by_latent["T=7b"]
+
+
+@pytest.mark.parametrize(
+    ("made", "expected", "absent"),
+    [
+        ({"engines": ["svi"]}, "This is SVI's answer alone", "R-hat"),
+        ({"engines": ["gibbs"], "num_chains": 1}, "One chain can't tell whether it has converged", "ELBO"),
+        ({"num_draws": 2}, "The run is too short to check.", "differ about <b>"),
+        ({"dates": False}, "0 to 39", "2026"),
+        ({"columns": 3}, "Observed against predicted", "forecast"),
+        ({"latents": False}, "there are no shares, processes and loadings to show", "The mixing matrix"),
+    ],
+)
+def test_other_runs(tmp_path, made, expected, absent):
+    parsed = Page(report.write(write_folder(tmp_path, **made)).read_text())
+    assert expected in parsed.text
+    assert absent not in parsed.text
+    assert not re.search(r"\bnan\b|None|Undefined", parsed.text)
+
+
+def test_an_older_folder_without_labels(tmp_path):
+    folder = write_folder(tmp_path, dates=False)
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["data"], summary["largest_differences"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert "90 % band by Gibbs" in Page(report.render(read(folder))).text
+
+
+def test_command(call, tmp_path):
+    folder = write_folder(tmp_path)
+    status, printed, error = call("report", folder)
+    assert (status, printed, error) == (0, f"{folder / 'report.html'}\n", "")
+    assert (folder / "report.html").stat().st_size < 300_000
+
+
+def test_open(call, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("click.launch", opened.append)
+    folder = write_folder(tmp_path)
+    assert call("report", folder, "--open")[0] == 0
+    assert opened == [str(folder / "report.html")]
+
+
+def empty_tree(path):
+    xr.DataTree().to_netcdf(path, engine="h5netcdf")
+
+
+def damage(name, text=None):
+    def apply(folder):
+        (folder / name).unlink()
+        if text is not None:
+            (folder / name).write_text(text)
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (shutil.rmtree, "which isn't a folder"),
+        (damage("summary.json"), "has no summary.json; run the model file again, to the end"),
+        (damage("predictions.csv"), "has no predictions.csv;"),
+        (damage("posterior_gibbs.nc"), "has no posterior_gibbs.nc;"),
+        (damage("posterior_svi.nc", "no netCDF"), "posterior_svi.nc: can't be read: "),
+        (damage("summary.json", "{"), "summary.json: can't be read: JSONDecodeError"),
+        (damage("summary.json", "{}"), "expected a run's summary, but it has no model_file, no versions, no"),
+        (damage("summary.json", "[]"), "expected a run's summary, but it has no model_file, no versions, no"),
+        (lambda folder: empty_tree(folder / "posterior_svi.nc"), "the posteriors: trees['svi']: expected"),
+        (damage("predictions.csv", ""), "predictions.csv: can't be read: EmptyDataError"),
+        (damage("scores.csv", "a,b\n1,2\n"), "expected rows of engine, split, output, rmse, unit, got 1 of a, b"),
+    ],
+)  # fmt: skip
+def test_bad_folders(call, tmp_path, harm, message):
+    folder = write_folder(tmp_path / "run")
+    harm(folder)
+    status, printed, error = call("report", folder)
+    assert (status, printed, len(error.splitlines())) == (2, "", 1), error
+    assert message in error
+    assert not (folder / "report.html").exists()
+
+
+def test_a_run_and_its_report(call, tmp_path):
+    """End to end, with dates and several outputs, from a model file."""
+    (tmp_path / "two.py").write_text(
+        "import numpy as np, pandas as pd, alps_ppl as alps\n"
+        "def data():\n"
+        "    t = np.arange(40.0)\n"
+        "    noise = np.random.default_rng(0).normal(size=(40, 2))\n"
+        "    y = np.sin(2 * np.pi * t / 7)[:, None] * [1.0, -2.0] + 0.1 * noise\n"
+        "    dates = pd.date_range('2026-01-01', periods=40, freq='D')\n"
+        "    return alps.Data(dates, y, outputs=['u', 'v'], held_out={'test': t > 33}, units={'u': 'm'})\n"
+        "def model(data):\n"
+        "    latents = {'week': alps.linear_periodic(7.0), 'other': alps.linear_periodic(5.0)}\n"
+        "    return alps.ALPS(latents, data.outputs, noise_variance=0.05)\n"
+        "SVI = {}\n"
+        "GIBBS = {'num_warmup': 100, 'num_samples': 200, 'num_chains': 2}\n"
+    )
+    out = tmp_path / "out"
+    status, printed, error = call("run", tmp_path / "two.py", "--engine", "gibbs", "--out", out, "--no-progress")
+    assert status == 0, error
+    assert printed.splitlines()[-1] == f"Written to {out}; as a page: alps-ppl report {out}"
+    shares = pd.read_csv(out / "variance_shares.csv", keep_default_na=False)
+    assert list(shares.columns) == ["engine", "output", "part", "latent", "share", "lower", "upper"]
+    assert shares[shares.latent == "week"].share.between(0.9, 1.1).all()
+    status, printed, _ = call("report", out)
+    assert status == 0
+    text = Page(Path(printed.strip()).read_text()).text
+    assert "One of two candidate processes is in these data: week 1.00. The chains agree." in text
+    assert "2026-01-01 to 2026-02-09" in text
+
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium here")
+@pytest.mark.parametrize("width", [360, 390, 1200])
+def test_in_a_browser(page, tmp_path, width):
+    """Nothing runs over the page's width, however long the names are, and every chart has a height."""
+    measure = (
+        "<script>addEventListener('load', () => parent.postMessage({width: innerWidth,"
+        "scroll: document.documentElement.scrollWidth,"
+        "charts: [...document.querySelectorAll('.plot')].map(e => [e.clientWidth, e.clientHeight])}, '*'))</script>"
+    )
+    page = page.replace("T=7b", "a_process_" * 8).replace("&#34;v&#34;", "an_output_" * 8)
+    (tmp_path / "page.html").write_text(page.replace("</body>", measure + "</body>"))
+    # A window isn't narrower than 500 pixels, a frame is.
+    (tmp_path / "frame.html").write_text(
+        "<title></title><script>addEventListener('message', e => { document.title = JSON.stringify(e.data) })</script>"
+        f"<iframe src='page.html' style='border: 0; width: {width}px; height: 900px'></iframe>"
+    )
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1300,1000"]
+    done = subprocess.run(
+        [*command, f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom",
+         f"file://{tmp_path / 'frame.html'}"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    found = json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1])
+    assert found["width"] == width
+    assert found["scroll"] <= width
+    assert len(found["charts"]) == 6
+    assert np.min(found["charts"]) > 100
