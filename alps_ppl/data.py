@@ -118,7 +118,16 @@ class Data:
         return np.where(self.train, self.standardised, np.nan)[self.train_rows]
 
     def to_units(self, prediction: xr.Dataset) -> xr.Dataset:
-        """A ``predict`` result for standardised outputs, in the file's units."""
+        """A ``predict`` result for standardised outputs, in the file's units.
+
+        Raises a ValueError unless its outputs are this table's.
+        """
+        outputs = [str(output) for output in prediction["output"].values]
+        if outputs != self.outputs:  # xarray would keep what both have, none of them perhaps
+            raise ValueError(
+                f"prediction: expected this table's outputs, {short(self.outputs)}, got {short(outputs)}; "
+                "give the model data.outputs"
+            )
         loc = xr.DataArray(self.loc, dims="output", coords={"output": self.outputs})
         scale = xr.DataArray(self.scale, dims="output", coords={"output": self.outputs})
         scaled = prediction * scale
