@@ -1,10 +1,11 @@
 # make demo   set up and run the square wave        make test   set up and run the tests
 # make slow   the slow statistical tests            make lint   the linter and the type checker
+# make docs   the documentation site, in site/
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test slow lint clean
+.PHONY: demo test slow lint docs clean
 
 demo: $(VENV)/.demo
 	@echo "== The paper's square wave, by SVI and by Gibbs sampling =="
@@ -23,6 +24,11 @@ lint: $(VENV)/.dev
 	@echo "== Linter and type checker =="
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+docs: $(VENV)/.docs
+	@echo "== Documentation site, warnings as errors =="
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Look at site/index.html."
+
 $(VENV)/bin/python:
 	@echo "== Virtual environment in $(VENV) =="
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -39,5 +45,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@ $(VENV)/.demo
 
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	@echo "== Installing what builds the documentation (a minute or two) =="
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .jax_cache results
+	rm -rf $(VENV) .jax_cache results site

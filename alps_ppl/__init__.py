@@ -1,7 +1,7 @@
 """Which of these processes are really behind my series? GP-ALPS in NumPyro.
 
-The names below are in the order a user meets them. Those that need pandas, xarray, ArviZ or matplotlib
-load when they are first used, so that importing this package costs little more than importing NumPyro.
+Names that need pandas, xarray, ArviZ or matplotlib load when they are first used, so that importing this package costs
+little more than importing NumPyro.
 """
 
 from importlib import import_module

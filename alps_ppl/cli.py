@@ -1,6 +1,4 @@
-"""``alps-ppl run MODEL_FILE`` and ``alps-ppl fit FILE``: thin, no numerics of their own."""
-
-"""``alps-ppl run MODEL_FILE`` and ``alps-ppl report DIR``: thin, no numerics of its own."""
+"""The commands: thin, no numerics of their own."""
 
 import ast
 import importlib.util

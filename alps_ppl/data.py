@@ -173,7 +173,16 @@ class Data:
         )
 
     def to_units(self, prediction: xr.Dataset) -> xr.Dataset:
-        """A ``predict`` result for standardised outputs, in the file's units."""
+        """A ``predict`` result for standardised outputs, in the file's units.
+
+        Raises a ValueError unless its outputs are this table's.
+        """
+        outputs = [str(output) for output in prediction["output"].values]
+        if outputs != self.outputs:  # xarray would keep what both have, none of them perhaps
+            raise ValueError(
+                f"prediction: expected this table's outputs, {short(self.outputs)}, got {short(outputs)}; "
+                "give the model data.outputs"
+            )
         return self.conversion.to_units(prediction)
 
     def __repr__(self):

@@ -117,10 +117,8 @@ def run(
             raise BadInput(str(error)) from error
         summary[engine] = {"seconds": round(time.perf_counter() - start, 2)}
         if engine == "svi" and model.covariance_bounds:
-            summary[engine]["learnt"] = _learnt(model, posteriors[engine].model)
-            click.echo(
-                f"Learnt: {', '.join(f'{name} {value:.4g}' for name, value in summary[engine]['learnt'].items())}"
-            )
+            learnt = summary[engine]["learnt"] = _learnt(model, posteriors[engine].model)
+            click.echo(f"Learnt: {', '.join(f'{name} {value:.4g}' for name, value in learnt.items())}")
             model = posteriors[engine].model
         # Written at once: what comes after can't lose a fit that took minutes.
         trees[engine] = to_datatree(posteriors[engine], model, inputs, y)

@@ -217,10 +217,10 @@ def _gibbs_fit(tree: xr.DataTree, group: xr.Dataset, model: ALPS) -> GibbsFit:
         if name in tree["posterior"]
     }
     # The tree's are the latents', the program's the gates'.
-    draws["b"] = draws["b"][..., model.first]
+    draws["b"] = np.asarray(draws["b"])[..., model.first]
     extra = {"weights": group["weights"].values}
     stats = tree["sample_stats"].to_dataset()
-    extra |= {"gate_prob": stats["gate_prob"].values[..., model.first], "potential_energy": -stats["lp"].values}
+    extra |= {"gate_prob": stats["gate_prob"].to_numpy()[..., model.first], "potential_energy": -stats["lp"].values}
     return GibbsFit(kernel, *({name: jnp.asarray(value) for name, value in part.items()} for part in (draws, extra)))
 
 

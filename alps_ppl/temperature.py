@@ -12,6 +12,8 @@ def annealed_temperature(step: Float[Array, "..."] | float, num_steps: int) -> F
 
     A bump, not a cooling: 0.66 at the start, 10 at three quarters, 0.661 at the end. Paper, App. B.
 
+    Examples
+    --------
     >>> [round(float(annealed_temperature(n, 100)), 3) for n in (0, 50, 75, 100)]
     [0.66, 0.661, 10.0, 0.661]
     """

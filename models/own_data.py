@@ -190,8 +190,8 @@ def page(rows: list[dict]) -> str:
     parts = [
         "# Five tables of one's own",
         "Made by `python -m models.own_data` from `docs/claims/own_data.json`; no number is typed. Each table is "
-        "fitted by one command with its last tenth held out. Errors are in training sds of each output, minus log densities "
-        "in nats per cell of such outputs, both averaged over cells; coverage is that of the 90 % bands.",
+        "fitted by one command with its last tenth held out. Errors are in training sds of each output; minus log "
+        "densities (nlpd) in nats per cell of such outputs, averaged over cells; coverage is that of the 90 % bands.",
     ]
     for row in rows:
         table = TABLES[row["table"]]

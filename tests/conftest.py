@@ -1,4 +1,4 @@
-"""64-bit for all tests (float32 has tests of its own, in a subprocess), one BLAS thread, one compilation cache."""
+"""64-bit for all tests (float32 has tests of its own), one BLAS thread, one compilation cache."""
 
 import os
 from pathlib import Path
