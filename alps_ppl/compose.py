@@ -92,14 +92,15 @@ def svi_settings(data: Data, covariances: Sequence[Parsed]) -> dict:
     shortest = min((scale for parsed in covariances for scale in parsed.lengthscales), default=math.inf)
     most = min(MOST_INDUCING_OF_FEW_ROWS if len(t) <= BATCH else MOST_INDUCING, len(t))
     inducing = min(max(math.ceil(3 * np.ptp(t) / shortest), FEWEST_INDUCING), most)
-    settings = {"num_inducing": inducing, "num_steps": 3_000 if len(t) > LONG else 4_000}
-    return settings | ({"batch_size": BATCH} if len(t) > 2 * BATCH else {})
+    if len(t) > LONG:
+        return {"num_inducing": inducing, "num_steps": 3_000, "batch_size": BATCH // 2}
+    return {"num_inducing": inducing, "num_steps": 4_000} | ({"batch_size": BATCH} if len(t) > 2 * BATCH else {})
 
 
 def gibbs_settings(data: Data) -> dict:
     """Four chains, shorter ones where there are many times."""
     many = len(data.train_inputs) > LONG
-    return {"num_warmup": 150 if many else 300, "num_samples": 250 if many else 500, "num_chains": 4}
+    return {"num_warmup": 100 if many else 300, "num_samples": 150 if many else 500, "num_chains": 4}
 
 
 def _latents(texts: Sequence[str], data: Data, unit: str | None, num_decoys: int) -> list[Latent]:
