@@ -16,9 +16,9 @@ from alps_ppl.tables import read_table, split_table
 # Of standardised outputs: its mean is a tenth of an output's variance. With n cells the noise variance can't fall far
 # below 0.2 / n, so that it doesn't collapse where a file has no noise at all.
 LEARNT = "dist.InverseGamma(2.0, 0.1)"
-MOST_INDUCING, FEWEST_INDUCING = 40, 15
+FEWEST_INDUCING, MOST_INDUCING, MOST_INDUCING_OF_FEW_ROWS = 15, 40, 60
 BATCH = 256
-# Rows times outputs up to which the sampler's full lengths stay within two minutes.
+# Rows up to which the sampler's full lengths stay within two minutes.
 LONG = 1_500
 
 
@@ -87,18 +87,20 @@ def compose(
 
 
 def svi_settings(data: Data, covariances: Sequence[Parsed]) -> dict:
-    """Inducing inputs by the shortest lengthscale, up to 40; minibatches of times where there are many."""
+    """Inducing inputs by the shortest lengthscale, up to 40 (60 for few rows); minibatches where rows are many."""
     t = data.train_inputs
     shortest = min((scale for parsed in covariances for scale in parsed.lengthscales), default=math.inf)
-    inducing = min(max(math.ceil(3 * np.ptp(t) / shortest), FEWEST_INDUCING), MOST_INDUCING, len(t))
-    settings = {"num_inducing": inducing, "num_steps": 4_000}
-    return settings | ({"batch_size": BATCH} if len(t) > 2 * BATCH else {})
+    most = min(MOST_INDUCING_OF_FEW_ROWS if len(t) <= BATCH else MOST_INDUCING, len(t))
+    inducing = min(max(math.ceil(3 * np.ptp(t) / shortest), FEWEST_INDUCING), most)
+    if len(t) > LONG:
+        return {"num_inducing": inducing, "num_steps": 3_000, "batch_size": BATCH // 2}
+    return {"num_inducing": inducing, "num_steps": 4_000} | ({"batch_size": BATCH} if len(t) > 2 * BATCH else {})
 
 
 def gibbs_settings(data: Data) -> dict:
     """Four chains, shorter ones where there are many times."""
     many = len(data.train_inputs) > LONG
-    return {"num_warmup": 150 if many else 300, "num_samples": 250 if many else 500, "num_chains": 4}
+    return {"num_warmup": 100 if many else 300, "num_samples": 150 if many else 500, "num_chains": 4}
 
 
 def _latents(texts: Sequence[str], data: Data, unit: str | None, num_decoys: int) -> list[Latent]:
