@@ -45,7 +45,7 @@ def fingerprint(model: ALPS, inputs: Any, y: Any, settings: dict, rng_key: jax.A
 
 @dataclass
 class Checkpoints:
-    """A folder with one file for each part of a run, written at most every ``seconds``.
+    """A folder with one file for each part of a run, written at most every ``seconds`` (0: after each chunk).
 
     ``say`` is told what was found there. Files of another ``fingerprint`` aren't used, and are overwritten.
     """
@@ -104,7 +104,8 @@ class Checkpoint:
         with replacing(self.path) as path, path.open("wb") as file:
             np.savez(file, fingerprint=np.array(self.checkpoints.fingerprint), step=np.array(step), **arrays)
         now = time.monotonic()
-        self.due = now + max(self.checkpoints.seconds, (now - start) / WRITING)
+        wait = self.checkpoints.seconds
+        self.due = now + (max(wait, (now - start) / WRITING) if wait else 0)
 
 
 @contextmanager

@@ -39,11 +39,16 @@ class Conversion:
         if self.step is None:
             return _finite(numbers("times", times), stamps, "times")
         if self.origin is None:
-            hours = _hours(pd.to_timedelta(flat))
+            try:
+                hours = _hours(pd.to_timedelta(flat))
+            except ValueError:
+                raise TypeError(
+                    f"times: expected durations, as those that were fitted, got {short(str(flat[0]))}"
+                ) from None
         elif _are_dates(stamps):
             hours = _hours(_dates(flat, "times") - pd.Timestamp(self.origin))
         else:
-            raise TypeError(f"times: expected dates, as those that were fitted, got {short(flat[0])}")
+            raise TypeError(f"times: expected dates, as those that were fitted, got {short(str(flat[0]))}")
         return _finite((hours / 24 if self.step == "days" else hours).reshape(stamps.shape), stamps, "times")
 
     def to_units(self, prediction: xr.Dataset) -> xr.Dataset:

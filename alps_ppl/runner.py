@@ -26,7 +26,7 @@ from alps_ppl.checkpoints import Checkpoints, fingerprint
 from alps_ppl.cli import BadInput
 from alps_ppl.contributions import variance_shares
 from alps_ppl.covariances import parameters
-from alps_ppl.data import Data
+from alps_ppl.data import Conversion, Data
 from alps_ppl.diagnostics import (
     compare_engines,
     gate_vectors,
@@ -374,6 +374,8 @@ def predict_table(path: Path, table: pd.DataFrame, *, interval: float) -> pd.Dat
     columns = [str(column).strip() for column in table.columns]
     if not set(wanted) <= set(columns) and len(columns) != len(wanted):
         raise ValueError(f"expected a column for the times, {', '.join(wanted)}, got {', '.join(columns)}")
+    if not set(wanted) <= set(columns) and any(_is_time(column, conversion) for column in columns):
+        raise ValueError(f"expected a line with the columns' names first, e.g. {', '.join(wanted)}, got {columns[0]}")
     table = table.set_axis(columns, axis=1)
     times = (table[wanted] if set(wanted) <= set(columns) else table).to_numpy()
     times = times[:, 0] if len(wanted) == 1 else times
@@ -388,6 +390,15 @@ def predict_table(path: Path, table: pd.DataFrame, *, interval: float) -> pd.Dat
             **{name: prediction[name].values.ravel() for name in ("mean", "sd", "lower", "upper")},
         }
     )
+
+
+def _is_time(name: str, conversion: Conversion) -> bool:
+    """Whether a column's name is a time itself: the file has no header."""
+    try:
+        conversion.to_inputs(np.array([float(name) if conversion.step is None else name]))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _figures(out: Path, data: Data, table, predictions, trees, posteriors, comparison) -> None:

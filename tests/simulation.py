@@ -149,8 +149,8 @@ class OldGate(c.GateAndBlock):
         return log_gate + jnp.where(self.old, self.on.log_prob(block), self.off.log_prob(block))
 
 
-def _printed_gate(moments, H, b, noise_variance, inclusion_logits, j):
-    right = gate_conditional(moments, H, b, noise_variance, inclusion_logits, j)
+def _printed_gate(moments, H, b, noise_variance, inclusion_logits, j, gate_of=None):
+    right = gate_conditional(moments, H, b, noise_variance, inclusion_logits, j, gate_of)
     prob = jax.nn.sigmoid(inclusion_logits[j])
     # theta e^c / (e^c + theta)
     return dist.Bernoulli(prob * jax.nn.sigmoid(right.logits - inclusion_logits[j] - jnp.log(prob)))
@@ -171,8 +171,8 @@ def _noise_without_half(stats, moments, H, b, prior):
     return dist.InverseGamma(right.concentration + 0.5 * stats.num_observed, right.rate)
 
 
-def _prior_of_gates_only(kernel, H, b):
-    return log_prior(kernel, jnp.zeros_like(H), b)
+def _prior_of_gates_only(kernel, H, b, logits):
+    return log_prior(kernel, jnp.zeros_like(H), b, logits)
 
 
 gate_conditional, gate_and_column_conditional = c.gate_conditional, c.gate_and_column_conditional

@@ -147,3 +147,33 @@ def test_bad_data(arguments, message):
 def test_nothing_left_to_fit():
     with pytest.raises(ValueError, match="nothing to fit"):
         _ = alps.Data(T, Y, held_out={"test": T >= 0}).train_inputs
+
+
+@pytest.mark.parametrize(
+    ("inputs", "new", "expected"),
+    [
+        (np.arange(3.0), [5, 0.5], [5.0, 0.5]),
+        (pd.date_range("2026-01-05", periods=3, freq="D"), ["2026-01-04", "2026-01-06T12:00"], [-1.0, 1.5]),
+        (pd.date_range("2026-01-05", periods=3, freq="3h"), ["2026-01-05T01:00+00:00"], [1.0]),
+        (pd.to_timedelta(["1h", "2h", "3h"]), ["1 days 02:00:00"], [26.0]),
+        (pd.to_timedelta(["1D", "2D", "3D"]), ["36h"], [1.5]),
+        (np.arange(6.0).reshape(3, 2), [[1.0, 2.0]], [[1.0, 2.0]]),
+    ],
+)
+def test_later_times_by_the_same_origin_and_unit(inputs, new, expected):
+    """A forecast's times, and the fitted ones again."""
+    data = alps.Data(inputs, np.ones(3))
+    np.testing.assert_array_equal(data.conversion.to_inputs(new), expected)
+    np.testing.assert_array_equal(data.conversion.to_inputs(inputs), data.inputs)
+
+
+def test_times_of_another_kind_are_an_error():
+    dates = alps.Data(pd.date_range("2026-01-05", periods=3), np.ones(3)).conversion
+    with pytest.raises(TypeError, match="times: expected dates, as those that were fitted, got '5'"):
+        dates.to_inputs([5, 6])
+    with pytest.raises(TypeError, match="times: expected numbers or ISO 8601 dates, got 'soon'"):
+        dates.to_inputs(["soon"])
+    with pytest.raises(TypeError, match="times: expected a number or a rectangular array of numbers, got"):
+        alps.Data(np.arange(3.0), np.ones(3)).conversion.to_inputs(["2026-01-05"])
+    with pytest.raises(ValueError, match="times: expected a time in every row, got nan in row 1; drop that row"):
+        alps.Data(np.arange(3.0), np.ones(3)).conversion.to_inputs([1.0, np.nan])

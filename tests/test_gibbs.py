@@ -235,7 +235,7 @@ def test_start_from_given_sites(small, key):
     np.testing.assert_array_equal(sites["b"], [1, 0])
     np.testing.assert_allclose(sites["x"], x, atol=1e-8)
     np.testing.assert_allclose(sites["noise_variance"], [0.3, 0.4])
-    with pytest.raises(ValueError, match=r"expected some of b, H, x, noise_variance, got \['c'\]"):
+    with pytest.raises(ValueError, match=r"expected some of b, H, x, noise_variance, inclusion_prob, got \['c'\]"):
         kernel.init(key, 0, {"c": jnp.ones(2)}, (t, y), {})
     with pytest.raises(ValueError, match=r"expected b of shape \(3, 2\), got \(2,\)"):
         kernel.init(jax.random.split(key, 3), 0, {"b": jnp.ones(2)}, (t, y), {})
