@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from alps_ppl import report, sections
+from alps_ppl import figures, report, sections
 from alps_ppl.cli import main
 from alps_ppl.results import read
 
@@ -210,6 +210,17 @@ def test_an_older_folder_without_labels(tmp_path):
     del summary["data"], summary["largest_differences"]
     (folder / "summary.json").write_text(json.dumps(summary))
     assert "90 % band by Gibbs" in Page(report.render(read(folder))).text
+
+
+def test_dates_that_read_like_numbers(tmp_path):
+    folder = write_folder(tmp_path)
+    table = pd.read_csv(folder / "predictions.csv", keep_default_na=False)
+    table.assign(date=1980 + table.input.astype(int)).to_csv(folder / "predictions.csv", index=False)
+    results = read(folder)
+    times = figures.times_of(results.predictions, results.summary)
+    assert times.dates
+    np.testing.assert_allclose(np.diff(times.places), 365, atol=1)
+    assert "1980 to 2019" in Page(report.render(results)).text
 
 
 def test_numbers():
