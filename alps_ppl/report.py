@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from alps_ppl import sections
-from alps_ppl.charts import chart_latents, chart_outputs, times_of
+from alps_ppl import figures, sections
 from alps_ppl.cli import BadInput
 from alps_ppl.diagnostics import inclusion_table, log_joint_r_hat
 from alps_ppl.results import Results, read
@@ -56,7 +55,7 @@ def _context(results: Results) -> dict[str, Any]:
     shown = [name for name, colour in colours.items() if colour != sections.GREY]
     tree = sections.thinned(results.trees[found.engine])
     has_latents = "x" in tree["posterior"]
-    times = times_of(results.predictions, results.summary)
+    times = figures.times_of(results.predictions, results.summary)
     return {
         "name": Path(results.summary["model_file"]).stem,
         "summary": results.summary,
@@ -67,8 +66,8 @@ def _context(results: Results) -> dict[str, Any]:
         "colours": colours,
         "shown": shown,
         "shares": sections.shares(tree, shown) if has_latents else None,
-        "outputs": chart_outputs(results.predictions, results.scores, found.engine, times),
-        "latents": chart_latents(tree, shown, times) if has_latents and times else {},
+        "outputs": figures.outputs(results.predictions, results.scores, found.engine, times),
+        "latents": figures.latents(tree, shown, times) if has_latents and times else {},
         "mixing": sections.mixing(tree, shown) if has_latents else None,
         "diagnostics": sections.diagnostics(results, table, found.engine, lp_r_hat),
         "moves": None if gibbs is None else sections.moves(gibbs),

@@ -11,7 +11,13 @@ from alps_ppl.cli import BadInput
 
 FILES = ("summary.json", "predictions.csv", "scores.csv")
 KEYS = ("model_file", "versions", "settings", "scores")
-TEXT = {"output": str, "split": str, "engine": str, "unit": str}  # an output may be called "NA" or "1"
+TEXT = {
+    "output": str,
+    "split": str,
+    "engine": str,
+    "unit": str,
+    "date": str,
+}  # an output may be called "NA" or "1", a date be a year
 
 
 class Results(NamedTuple):

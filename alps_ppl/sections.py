@@ -21,7 +21,7 @@ def decimals(value: float | None, digits: int) -> str:
     """A number with so many decimals; a dash where there is none."""
     if value is None or np.isnan(value):
         return "–"
-    return f"{value:,.{digits}f}".replace("-", "−")
+    return f"{round(float(value), digits) + 0.0:,.{digits}f}".replace("-", "−")  # and no minus zero
 
 
 def significant(value: float) -> str:
@@ -31,7 +31,7 @@ def significant(value: float) -> str:
 
 def percent(share: float) -> str:
     """A share of 1 as a whole percentage; a dash where there is none."""
-    return "–" if np.isnan(share) else f"{decimals(100 * share + 0.0, 0)} %"
+    return "–" if np.isnan(share) else f"{decimals(100 * share, 0)} %"
 
 
 def thinned(tree: xr.DataTree) -> xr.DataTree:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from alps_ppl import charts
+from alps_ppl import charts, figures
 from alps_ppl.charts import Axis, Span
 
 
@@ -49,13 +49,13 @@ def test_times_of_dates_with_a_zone_are_in_utc():
 
     dates = ["2026-01-01T02:00+02:00", "2026-01-01T03:00+02:00"]
     rows = pd.DataFrame({"engine": "svi", "output": "u", "date": dates, "input": [0.0, 1.0]})
-    times = charts.times_of(rows, {})
+    times = figures.times_of(rows, {})
     assert (times.dates, times.label) == (True, "UTC")
     assert [stamp.hour for stamp in num2date(times.places)] == [0, 1]
-    naive = charts.times_of(rows.assign(date=["2026-01-01", "2026-01-02"]), {})
+    naive = figures.times_of(rows.assign(date=["2026-01-01", "2026-01-02"]), {})
     assert (naive.dates, naive.label) == (True, "")
-    assert charts.times_of(rows.drop(columns="date"), {"data": {"input_label": "t [s]"}}).label == "t [s]"
-    assert charts.times_of(rows.drop(columns=["date", "input"]), {}) is None
+    assert figures.times_of(rows.drop(columns="date"), {"data": {"input_label": "t [s]"}}).label == "t [s]"
+    assert figures.times_of(rows.drop(columns=["date", "input"]), {}) is None
 
 
 def test_paths():

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from alps_ppl import report
+from alps_ppl import figures, report, sections
 from alps_ppl.cli import main
 from alps_ppl.results import read
 
@@ -210,6 +210,24 @@ def test_an_older_folder_without_labels(tmp_path):
     del summary["data"], summary["largest_differences"]
     (folder / "summary.json").write_text(json.dumps(summary))
     assert "90 % band by Gibbs" in Page(report.render(read(folder))).text
+
+
+def test_dates_that_read_like_numbers(tmp_path):
+    folder = write_folder(tmp_path)
+    table = pd.read_csv(folder / "predictions.csv", keep_default_na=False)
+    table.assign(date=1980 + table.input.astype(int)).to_csv(folder / "predictions.csv", index=False)
+    results = read(folder)
+    times = figures.times_of(results.predictions, results.summary)
+    assert times.dates
+    np.testing.assert_allclose(np.diff(times.places), 365, atol=1)
+    assert "1980 to 2019" in Page(report.render(results)).text
+
+
+def test_numbers():
+    values = (-0.001, -1234.5, None, np.nan, np.inf)
+    assert [sections.decimals(v, 2) for v in values] == ["0.00", "−1,234.50", "–", "–", "inf"]
+    assert [sections.percent(v) for v in (0.126, -0.001, np.nan)] == ["13 %", "0 %", "–"]
+    assert [sections.significant(v) for v in (0.012345, 99.96, 12345.6, np.nan)] == ["0.0123", "100", "12,346", "–"]
 
 
 def test_command(call, tmp_path):
