@@ -292,31 +292,17 @@ def test_05_gradients_at_zero_distance(x64):
 
 @both_engines
 def test_06_the_same_fit_in_float32(engine):
-    """Gates and predictions right within the noise."""
+    """Gates and predictions right within the noise, which is learnt."""
     t, y, f = sines(noise=0.3)
-
-    def short_fit():
-        latents = {
-            "T=7": alps.linear_periodic(7.0),
-            "T=5": alps.linear_periodic(5.0),
-            "smooth": kernels.ExpSquared(scale=8.0),
-            "rough": kernels.Exp(scale=5.0),
-        }
+    with jax.enable_x64(False):
+        latents = {"T=7": alps.linear_periodic(7.0), "T=5": alps.linear_periodic(5.0), "rough": kernels.Exp(scale=5.0)}
         model = alps.ALPS(latents, 2, noise_variance=dist.InverseGamma(2.0, 0.1))
         posterior = fit(engine, model, t, y, num_steps=2000, num_samples=300)
         prediction = alps.predict(posterior, model, t, y, t, include_noise=False)
-        tree = alps.to_datatree(posterior, model, t, y, num_draws=300)
-        return prediction, alps.inclusion_table(tree).probability.to_numpy()
-
-    with jax.enable_x64(False):
-        single, probability = short_fit()
-        assert single["mean"].dtype == np.float32
-    double, expected = short_fit()
-    for prediction, gates in ((single, probability), (double, expected)):
-        assert finite(prediction)
-        assert gates[0] > 0.95
-        assert abs(prediction["mean"].values - f).max() < 0.5
-    assert float(np.sqrt(((single["mean"] - double["mean"]) ** 2).mean())) < 0.1
+        table = alps.inclusion_table(alps.to_datatree(posterior, model, t, y, num_draws=300))
+    assert prediction["mean"].dtype == np.float32
+    assert table.probability[0] > 0.95
+    assert float(np.sqrt(((prediction["mean"].values - f) ** 2).mean())) < 0.3
 
 
 def test_06_svi_in_float32_with_too_little_noise_is_finite_or_an_error_with_the_remedy():
@@ -336,7 +322,7 @@ def test_06_svi_in_float32_with_too_little_noise_is_finite_or_an_error_with_the_
 
 @pytest.mark.parametrize(
     ("num_inducing", "num_steps"),
-    [(5, 300), (50, 100), (60, 100), *(pytest.param(k, 5000, marks=pytest.mark.slow) for k in (5, 6, 20, 50, 100))],
+    [(5, 300), (60, 100), *(pytest.param(k, 5000, marks=pytest.mark.slow) for k in (5, 6, 20, 50, 100))],
 )
 def test_07_any_number_of_inducing_inputs(num_inducing, num_steps):
     """Fewer than the 50 times, as many, and more."""
@@ -442,15 +428,12 @@ def test_09_data_in_any_unit_is_the_same_fit(factor, offset):
     np.testing.assert_allclose(units["sd"], abs(plain.standardised) * plain.scale * factor, rtol=1e-6)
 
 
-SCALES = [1e8, 1e-8, np.array([1.0, 1e6])]
-
-
 absolute_steps = pytest.mark.xfail(
     strict=True, reason="SVI's H_loc and H_scale are in y's unit, and Adam's steps of learning_rate aren't"
 )
 
 
-@pytest.mark.parametrize("factor", SCALES, ids=["1e8", "1e-8", "columns"])
+@pytest.mark.parametrize("factor", [1e8, np.array([1e-8, 1e-2])], ids=["1e8", "columns"])
 @pytest.mark.parametrize("engine", [pytest.param("svi", marks=absolute_steps), "gibbs"])
 def test_09_arrays_in_any_unit_with_variances_in_that_unit(engine, factor):
     """Nothing is rescaled behind the user's back: s and sigma^2 in y's unit give the same gates and predictions."""
@@ -482,23 +465,22 @@ def test_09_next_to_no_noise(engine):
 
 
 @both_engines
-@pytest.mark.parametrize("case", ["one constant", "all constant", "one cell", "n=1", "n=2"])
+@pytest.mark.parametrize("case", ["some", "all", 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_10_constant_data(engine, case):
-    """No NaN from a zero standard deviation, with learnt noise, after Data's standardisation."""
-    t, y, _ = sines(12)
-    if "constant" in case:
-        y[:, 0 if case == "one constant" else slice(None)] = 5.0
-    elif case == "one cell":
-        y[1:, 0] = np.nan
+    """No NaN from a zero standard deviation, with learnt noise, after Data's standardisation; 1 and 2 are times."""
+    t, y, _ = sines(12, 3)
+    if case in ("some", "all"):
+        y[:, slice(1 if case == "some" else None)] = 5.0
+        y[1:, 1] = np.nan
     else:
-        t, y = t[: int(case[-1])], y[: int(case[-1])]
+        t, y = t[:case], y[:case]
     data = alps.Data(t, y)
     model = periods(data.outputs, noise_variance=dist.InverseGamma(2.0, 0.1))
     settings = {"num_steps": 200} if engine == "svi" else {"blocks": "collapsed"}
     prediction = data.to_units(predicted(engine, model, data.train_inputs, data.train_y, **settings))
-    assert prediction["mean"].shape == (len(t), 2)
+    assert prediction["mean"].shape == (len(t), 3)
     assert finite(prediction)
-    if "constant" in case:
+    if case in ("some", "all"):
         assert abs(prediction["mean"][:, 0] - 5.0).max() < 0.5
 
 
@@ -506,7 +488,7 @@ def test_10_constant_data(engine, case):
 # all gate vectors: test_exact.test_all_gate_vectors_with_H_held; blocks: test_conditionals.
 
 
-@pytest.mark.parametrize(("m", "n", "p"), [(2, 2, 2), (2, 3, 1), (1, 2, 3), (3, 2, 2)])
+@pytest.mark.parametrize(("m", "n", "p"), [(2, 2, 2), (3, 2, 1), (1, 2, 3)])
 @both_engines
 def test_11_predictions_are_the_loops_at_any_shape(engine, m, n, p):
     rng = np.random.default_rng(m * 100 + n * 10 + p)
@@ -605,7 +587,7 @@ def plot_texts(axes):
 
 
 def test_13_batches_of_ten_from_103_are_unbiased():
-    """Random batches, as a step draws them, against the full ELBO, both by 4,000 draws: within 5 standard errors."""
+    """Random batches, as a step draws them, against the full ELBO, 1,000 draws: within 5 standard errors."""
     model, (t, y, _) = periods(noise_variance=0.1), sines(103)
     y[::9, 0] = np.nan
     t, y = jnp.asarray(t), jnp.asarray(y)
@@ -624,7 +606,7 @@ def test_13_batches_of_ten_from_103_are_unbiased():
         batch = jax.random.choice(batch_key, 103, (10,), replace=False)
         return loss(key, t[batch], y[batch], num_times=103) - loss(key, t, y)
 
-    draws = np.asarray(jax.lax.map(difference, jax.random.split(jax.random.key(1), 4000), batch_size=500))
+    draws = np.asarray(jax.lax.map(difference, jax.random.split(jax.random.key(1), 1000), batch_size=500))
     assert abs(draws.mean()) < 5 * draws.std() / np.sqrt(len(draws))
 
 
@@ -730,14 +712,11 @@ def test_17_a_column_of_zeros(engine):
 
 @both_engines
 def test_17_fortran_order_and_read_only_arrays(engine):
-    """The same numbers, to the last bit, and the arrays are left alone."""
+    """The same numbers to the last bit, from strided inputs too."""
     model, (t, y, _) = periods(), sines()
     settings = {"num_steps": 20} if engine == "svi" else {"num_samples": 10, "blocks": "collapsed"}
     expected = predicted(engine, model, t, y, **settings)
-    fortran, strided = np.asfortranarray(y), np.repeat(y, 2, axis=0)[::2]
-    locked_t, locked_y = t.copy(), y.copy()
-    locked_t.flags.writeable = locked_y.flags.writeable = False
-    for inputs, values in ((t, fortran), (t, strided), (locked_t, locked_y)):
-        xr.testing.assert_identical(predicted(engine, model, inputs, values, **settings), expected)
-        data = alps.Data(inputs, values)
-        np.testing.assert_array_equal(data.train_y, alps.Data(t, y).train_y)
+    inputs, values = np.repeat(t, 2)[::2], np.asfortranarray(y)
+    inputs.flags.writeable = values.flags.writeable = False
+    xr.testing.assert_identical(predicted(engine, model, inputs, values, **settings), expected)
+    np.testing.assert_array_equal(alps.Data(inputs, values).train_y, alps.Data(t, y).train_y)
