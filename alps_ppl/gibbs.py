@@ -161,7 +161,7 @@ class ALPSGibbs(MCMCKernel):
         if model.covariance_bounds:
             raise ValueError(
                 "covariance_bounds: the Gibbs sampler takes covariances as they are; pass it fit.model, which has what "
-                "fit_svi learnt, or leave covariance_bounds out"
+                "fit_svi learnt (on the command line: --engine svi,gibbs), or leave covariance_bounds out"
             )
         check_count("max_rank", max_rank)
         if not isinstance(keep_latents, bool):

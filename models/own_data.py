@@ -24,7 +24,6 @@ import numpyro
 import pandas as pd
 import scipy.optimize
 from scipy.stats import norm
-from statsforecast.models import AutoETS, SeasonalNaive
 from tinygp import GaussianProcess
 from tinygp.kernels import quasisep
 
@@ -127,6 +126,8 @@ def _cell_scores(cells: pd.DataFrame) -> pd.DataFrame:
 
 def _others(cells: pd.DataFrame, season: int) -> dict[str, pd.DataFrame]:
     """The other forecasts' scores; ``cells`` say which are train and test."""
+    from statsforecast.models import AutoETS, SeasonalNaive  # an extra, slow to import
+
     forecasts: dict[str, Callable] = {
         "seasonal naive": lambda t, y, new: _statsforecast(SeasonalNaive(season_length=season), y, len(new)),
         "AutoETS": lambda t, y, new: _statsforecast(AutoETS(season_length=min(season, 24)), y, len(new)),

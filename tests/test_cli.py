@@ -290,3 +290,39 @@ def test_the_library_leaves_precision_alone_and_stays_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_prune_and_learnt_covariances(call, tmp_path):
+    """SVI learns a period that Gibbs takes over; the smaller model is fitted to the same cells, and its loss written."""
+    learning = MODEL_FILE.replace(
+        "noise_variance=dist", "covariance_bounds={'T=7': {'scale': (6.0, 8.0)}}, noise_variance=dist"
+    ).replace("linear_periodic(7.0)", "linear_periodic(6.8)")
+    path, out = tmp_path / "learning.py", tmp_path / "out"
+    path.write_text(learning)
+    status, printed, _ = call("run", path, "--out", out, "--prune", 0.5, "--no-progress", "--engine", "gibbs,svi")
+    assert status == 0, printed
+    summary = json.loads((out / "summary.json").read_text())
+    learnt = summary["svi"]["learnt"]["T=7.scale"]
+    assert abs(learnt - 7) < 0.15
+    assert f"Learnt: T=7.scale {learnt:.4g}" in printed
+    assert "Without T=5, fitted again:" in printed
+    smaller = pd.read_csv(out / "pruned" / "inclusion.csv")
+    assert set(smaller.latent) == {"T=7"}
+    lost = pd.read_csv(out / "pruned" / "lost.csv").set_index(["engine", "split"])
+    scores = {
+        folder: json.loads((folder / "summary.json").read_text())["scores"]["test"] for folder in (out, out / "pruned")
+    }
+    for engine in ("svi", "gibbs"):
+        difference = scores[out / "pruned"][engine]["nlpd"] - scores[out][engine]["nlpd"]
+        assert lost.lost[engine, "test"] == pytest.approx(difference, abs=1e-9)
+    assert "nats of log predictive density lost per cell" in printed
+
+
+def test_learnt_covariances_need_svi(call, tmp_path):
+    path = tmp_path / "learning.py"
+    path.write_text(
+        MODEL_FILE.replace("noise_variance=dist", "covariance_bounds={'T=7': {'scale': (6, 8)}}, noise_variance=dist")
+    )
+    status, _, error = call("run", path, "--out", tmp_path / "out", "--engine", "gibbs", "--no-progress")
+    assert status == 2
+    assert "--engine svi,gibbs" in error

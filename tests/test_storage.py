@@ -103,6 +103,43 @@ def test_a_model_comes_back(noise):
         assert all(map(np.array_equal, got, expected))
 
 
+def test_gates_come_back():
+    """Shared gates, a learnt theta, latents without a gate, bounds of covariance parameters."""
+    model = alps.ALPS(
+        {"day/night": COVARIANCES["cosine"], "b": COVARIANCES["exp"], "c": COVARIANCES["rbf"]},
+        inclusion_prob=dist.Beta(1.0, 3.0),
+        always_on=["c"],
+        shared_gates={"both": ["day/night", "b"]},
+        covariance_bounds={"day/night": {"scale": (6.0, 8.0)}},
+        noise_variance=0.1,
+    )
+    again = rebuild(json.loads(json.dumps(describe(model))))
+    assert (again.gate_names, again.covariance_bounds) == (model.gate_names, model.covariance_bounds)
+    np.testing.assert_array_equal(again.gate_of, model.gate_of)
+    np.testing.assert_array_equal(again.inclusion_prob, model.inclusion_prob)
+    assert (again.inclusion_prior.concentration1, again.inclusion_prior.concentration0) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize("engine", ["svi", "gibbs"])
+def test_predictions_with_shared_gates_and_learnt_parameters(engine, tmp_path):
+    model = alps.ALPS(
+        {"day/night": COVARIANCES["cosine"], "b": COVARIANCES["exp"], "c": COVARIANCES["periodic"]},
+        ["u", "v"],
+        inclusion_prob=dist.Beta(1.0, 3.0),
+        shared_gates={"both": ["day/night", "b"]},
+        covariance_bounds={"day/night": {"scale": (6.0, 8.0)}} if engine == "svi" else None,
+        noise_variance=0.1,
+    )
+    y = series(T)
+    posterior = ENGINES[engine](model, T, y)
+    alps.save(posterior, tmp_path / "p.nc", tree=alps.to_datatree(posterior, model, T, y))
+    loaded = alps.load(tmp_path / "p.nc")
+    same(alps.predict(loaded, new_inputs=NEW), alps.predict(posterior, new_inputs=NEW))
+    same(alps.predict(loaded, model, T, y, NEW), alps.predict(posterior, model, T, y, NEW))
+    alps.save(posterior, tmp_path / "draws.nc")
+    same(alps.predict(alps.load(tmp_path / "draws.nc"), new_inputs=NEW), alps.predict(posterior, new_inputs=NEW))
+
+
 FEW = {name: COVARIANCES[name] for name in ("cosine", "matern", "periodic")}
 
 
