@@ -293,7 +293,7 @@ def test_the_library_leaves_precision_alone_and_stays_light():
 
 
 def test_prune_and_learnt_covariances(call, tmp_path):
-    """SVI learns a period that Gibbs takes over; the smaller model is fitted to the same cells, and its loss written."""
+    """Gibbs takes over the period that SVI learns; the smaller model is fitted to the same cells, its loss written."""
     learning = MODEL_FILE.replace(
         "noise_variance=dist", "covariance_bounds={'T=7': {'scale': (6.0, 8.0)}}, noise_variance=dist"
     ).replace("linear_periodic(7.0)", "linear_periodic(6.8)")
