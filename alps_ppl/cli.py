@@ -170,6 +170,12 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
     metavar="NAME = COVARIANCE",
     help="A process to look for, e.g. 'slow = matern12(4d)'; or auto, which proposes some. Give one or more.",
 )
+@click.option(
+    "--learn",
+    multiple=True,
+    metavar="NAME.PARAMETER = LOW..HIGH",
+    help="A parameter that SVI learns within bounds, e.g. 'daily.scale = 20h..28h' (a period is a scale, too).",
+)
 @click.option("--decoys", type=click.IntRange(min=0), default=0, help="Cycles nobody suspects, added as a check.")
 @click.option("--forecast", metavar="DURATION", help="How far ahead of the file's end to predict, e.g. 2d.")
 @click.option("--hold-out", metavar="DURATION", help="How much of the file's end to hold out as a test: 2d, or 10%.")

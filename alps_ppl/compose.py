@@ -10,7 +10,8 @@ import numpy as np
 
 from alps_ppl.data import Data
 from alps_ppl.dictionary import Proposal, decoys, propose
-from alps_ppl.grammar import UNITS, Parsed, parse, unit_name
+from alps_ppl.grammar import UNITS, Parsed, duration, parse, unit_name
+from alps_ppl.model import check_bounds
 from alps_ppl.tables import read_table, split_table
 
 # Of standardised outputs: its mean is a tenth of an output's variance. With n cells the noise variance can't fall far
@@ -44,12 +45,14 @@ def compose(
     hold_out: str | None = None,
     forecast: str | None = None,
     num_decoys: int = 0,
+    learn: Sequence[str] = (),
     expected_active: float | None = None,
     noise: str = "learnt",
 ) -> tuple[str, list[str]]:
     """The model file's source, and what to tell the user, a line each: columns left out, processes proposed.
 
-    ``latents`` are "NAME = COVARIANCE" or "auto". Raises a ValueError for input that can't be right.
+    ``latents`` are "NAME = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH". Raises a ValueError for
+    input that can't be right.
     """
     given = {"time": time, "separator": separator, "decimal": decimal, "encoding": encoding}
     reading: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -78,6 +81,7 @@ def compose(
             f"        # {_comment(latent)}\n        {_quoted(latent.name)}: {latent.parsed.source},\n"
             for latent in named
         ),
+        bounds=_bounds(learn, named, unit),
         prior="inclusion_prob=0.5" if expected_active is None else f"expected_active={expected_active!r}",
         noise=LEARNT if noise == "learnt" else repr(_noise(noise)),
         svi=_dict(svi_settings(data, [latent.parsed for latent in named])),
@@ -137,6 +141,24 @@ def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
     except ValueError as error:
         raise ValueError(f"latent {proposal.name!r}: {error}") from None
     return Latent(*proposal, parsed)
+
+
+def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -> str:
+    """``covariance_bounds`` as an argument, from texts such as "daily.scale = 20h..28h"; empty without any."""
+    covariances = {latent.name: latent.parsed.covariance for latent in latents}
+    bounds: dict[str, dict[str, tuple[float, float]]] = {}
+    for text in learn:
+        place, _, limits = text.partition("=")
+        name, _, path = place.strip().partition(".")
+        low, dots, high = limits.partition("..")
+        try:
+            if not dots or name not in covariances:
+                raise ValueError(f"expected NAME.PARAMETER = LOW..HIGH with a name of {', '.join(covariances)}")
+            bounds.setdefault(name, {})[path] = (duration(low, unit), duration(high, unit))
+            check_bounds(list(covariances), list(covariances.values()), {name: bounds[name]})
+        except ValueError as error:
+            raise ValueError(f"learn {text!r}: {error}") from None
+    return f", covariance_bounds={bounds!r}" if bounds else ""
 
 
 def _noise(noise: str) -> float:
@@ -208,7 +230,7 @@ def model(data: alps.Data) -> alps.ALPS:
     """A gate for each process."""
     latents = {{
 {latents}    }}
-    return alps.ALPS(latents, data.outputs, {prior}, noise_variance={noise})
+    return alps.ALPS(latents, data.outputs, {prior}, noise_variance={noise}{bounds})
 
 
 SVI = {svi}

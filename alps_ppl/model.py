@@ -92,7 +92,7 @@ class ALPS:
         _check_shared(self)
         self.mixing_variance = _mixing_variance(mixing_variance, len(self.outputs), len(self.latents))
         self.noise_variance = _noise_variance(noise_variance, len(self.outputs))
-        self.covariance_bounds = _covariance_bounds(self.latents, self.covariances, covariance_bounds or {})
+        self.covariance_bounds = check_bounds(self.latents, self.covariances, covariance_bounds or {})
         self.jitter = None if jitter is None else float(in_range("jitter", jitter, 0.0))
 
     @property
@@ -483,7 +483,7 @@ def _check_shared(model: ALPS) -> None:
             )
 
 
-def _covariance_bounds(latents, covariances, bounds) -> dict[str, dict[str, tuple[float, float]]]:
+def check_bounds(latents, covariances, bounds) -> dict[str, dict[str, tuple[float, float]]]:
     """``covariance_bounds`` as given; an error for what isn't there or isn't within."""
     checked: dict[str, dict[str, tuple[float, float]]] = {}
     for latent, by_parameter in bounds.items():

@@ -99,6 +99,16 @@ def test_the_model_file_is_the_one_a_person_would_write(csv, tmp_path):
     assert isinstance(model.noise_variance, dist.InverseGamma)
 
 
+def test_parameters_to_learn_are_in_the_model_file(csv, tmp_path):
+    latents = ["daily = linear_periodic(1d)", "slow = 2 * matern12(2d)"]
+    source, _ = compose(csv, latents=latents, learn=["daily.scale = 20h..1.2d", "slow.kernel2.scale=1d..10d"])
+    path = tmp_path / "model.py"
+    path.write_text(source)
+    module = load_model_file(path)
+    bounds = module.model(module.data()).covariance_bounds
+    assert bounds == {"daily": {"scale": (20.0, 28.8)}, "slow": {"kernel2.scale": (24.0, 240.0)}}
+
+
 def test_settings_are_sized_to_the_rows():
     rough, smooth = parse("matern12(10)"), parse("linear_periodic(3)")
 
@@ -149,6 +159,10 @@ def test_a_notebook_gets_the_same_from_three_calls(csv):
         ([*LATENTS, "--outputs", "north,weather"], "numbers in column 'weather', got 'fair' in row 1"),
         ([*LATENTS, "--noise", "-1"], "noise: expected 'learnt', or a positive variance"),
         ([*LATENTS, "--expected-active", "7"], "expected-active: expected a number from 0 to 2, got 7.0"),
+        ([*LATENTS, "--learn", "daily.scale"], "learn 'daily.scale': expected NAME.PARAMETER = LOW..HIGH"),
+        ([*LATENTS, "--learn", "day.scale = 20h..28h"], "with a name of daily, slow"),
+        ([*LATENTS, "--learn", "daily.period = 20h..28h"], "expected one of the covariance's parameters ['scale']"),
+        ([*LATENTS, "--learn", "daily.scale = 25h..28h"], "the covariance's own 24.0, where learning starts"),
         ([*LATENTS, "--decoys", "40"], "decoys: expected at most"),
         ([*LATENTS, "--forecast", "1h"], "forecast: expected at least the median step, 2, got '1h'"),
         ([*LATENTS, "--hold-out", "9d"], "hold_out: expected some of the 48 rows, but not all"),
