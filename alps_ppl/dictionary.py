@@ -147,8 +147,8 @@ def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float
     for period in known:
         share = _share_of_slow(outputs, period) if 0.9 <= span / period < FEWEST_CYCLES else 0.0
         if share >= CLEAR_SHARE:
-            why = f"only {span / period:.2g} of its cycles in the data, but a sine of it is {share:.0%} of all that is slow"
-            found.append((period, why))
+            cycles = f"only {span / period:.2g} of its cycles in the data"
+            found.append((period, f"{cycles}, but a sine of it is {share:.0%} of all that is slow"))
     while len(found) < MOST_PERIODS:
         frequency, height, threshold = _highest_peak(_without(outputs, [p for p, _ in found]), span, step)
         if height < threshold:
