@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from alps_ppl.grammar import DURATIONS, unit_name
+from alps_ppl.grammar import DURATIONS, duration, unit_name
 
 MOST_PERIODS = 4
 FEWEST_CYCLES = 3.0
@@ -46,11 +46,13 @@ def propose(
     step = float(np.median(np.diff(np.unique(t))))
     slow, rough = span / 8, max(span / 60, 3 * step)
     proposals.append(
-        Proposal("slow", f"matern12({_text(_rounded(slow), unit)})", "an eighth of the span: a drift or a long memory")
+        Proposal(
+            "slow", f"matern12({_text(_rounded(slow, unit), unit)})", "an eighth of the span: a drift or a long memory"
+        )
     )
     if rough < slow / 2:
         why = "a sixtieth of the span, or three steps: a short memory"
-        proposals.append(Proposal("rough", f"matern12({_text(_rounded(rough), unit)})", why))
+        proposals.append(Proposal("rough", f"matern12({_text(_rounded(rough, unit), unit)})", why))
     return proposals
 
 
@@ -68,7 +70,7 @@ def decoys(number: int, periods: Sequence[float], t: Float[np.ndarray, " time"],
     for ratio in DECOY_RATIOS:
         if len(chosen) == number:
             break
-        period = _rounded(base * ratio)
+        period = _rounded(base * ratio, unit)
         shown = 2.5 * step <= period <= span / FEWEST_CYCLES
         apart = all(abs(1 / period - 1 / other) >= 1 / span for other in chosen)
         if shown and apart and not any(_near(period, other, span) for other in periods):
@@ -113,9 +115,10 @@ def _near(period: float, other: float, span: float) -> bool:
     return bool((np.abs(f - related) < max(0.05 * f, 1 / span)).any())
 
 
-def _rounded(value: float) -> float:
-    """To two digits."""
-    return float(f"{value:.1e}")
+def _rounded(value: float, unit: str | None) -> float:
+    """To two digits in the unit that reads best."""
+    number, suffix = _in_best_unit(value, unit)
+    return duration(f"{float(f'{number:.1e}')}{suffix}", unit)
 
 
 def _binned(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -144,8 +147,8 @@ def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float
     for period in known:
         share = _share_of_slow(outputs, period) if 0.9 <= span / period < FEWEST_CYCLES else 0.0
         if share >= CLEAR_SHARE:
-            why = f"{span / period:.2g} cycles only, but a sine of it is {share:.0%} of all that is slow"
-            found.append((period, why))
+            cycles = f"only {span / period:.2g} of its cycles in the data"
+            found.append((period, f"{cycles}, but a sine of it is {share:.0%} of all that is slow"))
     while len(found) < MOST_PERIODS:
         frequency, height, threshold = _highest_peak(_without(outputs, [p for p, _ in found]), span, step)
         if height < threshold:

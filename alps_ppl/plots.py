@@ -73,7 +73,7 @@ def plot_reconstruction(
                 ax.plot(time[order], edges, "--", linewidth=0.9, label=[interval, "_"], **style)
         for cells, colour, label in (
             (~held_out[:, i], OBSERVED, "observed"),
-            (held_out[:, i], HELD_OUT, "observed, held out"),
+            (held_out[:, i] & ~np.isnan(y[:, i]), HELD_OUT, "observed, held out"),
         ):
             if cells.any():
                 ax.scatter(time[cells], y[cells, i], marker_size, colour, zorder=3, linewidths=0, label=label)
