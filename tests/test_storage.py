@@ -38,8 +38,8 @@ COVARIANCES = {
 }
 OF_COLUMNS = {
     "first": alps.on_column(kernels.ExpSquared(scale=3.0), 0),
-    "both": transforms.Subspace((0, 1), kernels.ExpSquared(scale=2.0)),
-    "linear": transforms.Linear(jnp.array([1.0, 1 / 3]), kernels.ExpSquared()),
+    "second": transforms.Subspace(1, kernels.Exp(scale=2.0)),
+    "scaled": transforms.Linear(jnp.array([1.0, 1 / 3]), kernels.ExpSquared()),
     "cholesky": transforms.Cholesky(2.0 * jnp.eye(2), kernels.ExpSquared()),
     "polynomial": kernels.Polynomial(order=2.0, scale=20.0, sigma=0.1),
 }
