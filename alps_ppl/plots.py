@@ -174,12 +174,12 @@ def plot_inclusion(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     for k, engine in enumerate(engines):
         rows = table[table.engine == engine].set_index("latent").reindex(latents)
         offset = place + (k - (len(engines) - 1) / 2) * width
-        error = 2 * rows.mcse.fillna(0)
+        probability, error = rows.probability.to_numpy(), 2 * rows.mcse.fillna(0).to_numpy()
         label = _name(engine) + (" ± 2 Monte Carlo standard errors" if error.any() else "")
-        ends = [np.minimum(error, rows.probability), np.minimum(error, 1 - rows.probability)]
-        bars = ax.bar(offset, rows.probability, width, yerr=ends, color=_colour(engine, k), label=label)
-        ax.bar_label(bars, [f"{p:.2f}" for p in rows.probability], fontsize=7, padding=2)
-    prior = table.drop_duplicates("latent").set_index("latent").reindex(latents).prior
+        ends = [np.minimum(error, probability), np.minimum(error, 1 - probability)]
+        bars = ax.bar(offset, probability, width, yerr=ends, color=_colour(engine, k), label=label)
+        ax.bar_label(bars, [f"{p:.2f}" for p in probability], fontsize=7, padding=2)
+    prior = table.drop_duplicates("latent").set_index("latent").reindex(latents).prior.to_numpy()
     ax.hlines(prior, place - 0.45, place + 0.45, color="grey", linestyles=":", label="prior")
     slanted: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if max(map(len, latents)) > 6 else {}
     ax.set_xticks(place, latents, **slanted)

@@ -28,6 +28,8 @@ from alps_ppl.contributions import variance_shares
 from alps_ppl.covariances import parameters
 from alps_ppl.data import Conversion, Data
 from alps_ppl.diagnostics import (
+    LARGEST_GATE_R_HAT,
+    LARGEST_LOG_JOINT_R_HAT,
     compare_engines,
     gate_vectors,
     inclusion_table,
@@ -479,12 +481,12 @@ def _report(out: Path, table: pd.DataFrame, summary: dict, trees: dict[str, xr.D
 def _warn(max_rhat: float, lp_rhat: float) -> None:
     if np.isnan(max_rhat):
         click.echo("One chain can't tell whether it has converged; set GIBBS.num_chains to 2 or more.")
-    if max_rhat > 1.01:
+    if max_rhat > LARGEST_GATE_R_HAT:
         click.echo(
-            f"The chains disagree: the largest R-hat of a gate is {max_rhat:.3f}, above 1.01. Don't trust the Gibbs "
-            "probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples."
+            f"The chains disagree: the largest R-hat of a gate is {max_rhat:.3f}, above {LARGEST_GATE_R_HAT}. Don't "
+            "trust the Gibbs probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples."
         )
-    if lp_rhat > 1.1:
+    if lp_rhat > LARGEST_LOG_JOINT_R_HAT:
         click.echo(
             f"The chains sit in different modes: the R-hat of the log joint is {lp_rhat:.2f}. Their average isn't "
             "the posterior. Often the dictionary is short of a process; compare the chains in posterior_gibbs.nc."

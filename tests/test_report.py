@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from alps_ppl import figures, report, sections
+from alps_ppl import report
 from alps_ppl.cli import main
-from alps_ppl.results import read
+from alps_ppl.report import figures, sections
+from alps_ppl.report.results import read
 
 LATENTS, OUTPUTS = ["<b>daily</b>", "T=7a", "T=7b", "17 h (decoy)"], ["NA", 'u & "v"', "w"]
 VOID = {"meta", "br", "hr", "img", "path", "rect", "circle"}
@@ -75,6 +76,7 @@ def write_folder(folder, *, engines=("svi", "gibbs"), num_chains=2, num_draws=50
         if engine == "gibbs":
             stats["lp"] = (("chain", "draw"), rng.normal(size=shape))
         constant = {"prior_inclusion_prob": ("latent", np.full(4, 0.5)), "covariance_group": ("latent", [0, 1, 1, 2])}
+        constant |= {"prior_of_group": ("latent", [0.5, 0.75, 0.75, 0.5]), "gate": ("latent", np.arange(4))}
         tree = xr.DataTree.from_dict(
             {
                 "posterior": xr.Dataset(posterior, coords),

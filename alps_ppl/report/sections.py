@@ -8,9 +8,16 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl.contributions import variance_shares, while_on
-from alps_ppl.diagnostics import align_signs, gate_diagnostics, gate_vectors, worst_convergence
-from alps_ppl.results import Results
-from alps_ppl.verdict import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, NAMES, OFF, status
+from alps_ppl.diagnostics import (
+    LARGEST_GATE_R_HAT,
+    LARGEST_LOG_JOINT_R_HAT,
+    align_signs,
+    gate_diagnostics,
+    gate_vectors,
+    worst_convergence,
+)
+from alps_ppl.report.results import Results
+from alps_ppl.report.verdict import NAMES, OFF, status
 
 MOST_DRAWS = 1000  # for shares, H and latents: their Monte Carlo error is then small beside their spread
 ENOUGH_DRAWS = 100  # effective draws that know a probability to .05

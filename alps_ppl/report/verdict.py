@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from alps_ppl.diagnostics import worst_convergence
+from alps_ppl.diagnostics import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, worst_convergence
 
 ON, OFF = 0.9, 0.1  # from here a process is in the data; up to there it is out; between them it is undecided
-LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT = 1.01, 1.1
 LARGEST_ENGINE_DIFFERENCE = 0.1
 NAMES = {"svi": "SVI", "gibbs": "Gibbs"}
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")

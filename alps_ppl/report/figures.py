@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from alps_ppl.charts import Axis, Chart, draw, spans
 from alps_ppl.contributions import while_on
 from alps_ppl.diagnostics import align_signs
+from alps_ppl.report.charts import Axis, Chart, draw, spans
 
 
 class Times(NamedTuple):

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from alps_ppl import figures, sections
 from alps_ppl.cli import BadInput
 from alps_ppl.diagnostics import inclusion_table, log_joint_r_hat
-from alps_ppl.results import Results, read
-from alps_ppl.verdict import NAMES, verdict
+from alps_ppl.report import figures, sections
+from alps_ppl.report.results import Results, read
+from alps_ppl.report.verdict import NAMES, verdict
 
 
 def write(folder: Path) -> Path:
@@ -31,7 +31,7 @@ def render(results: Results) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("alps_ppl"),
+        loader=PackageLoader("alps_ppl.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -39,7 +39,7 @@ def render(results: Results) -> str:
     )
     environment.filters |= {name: getattr(sections, name) for name in ("decimals", "percent", "significant")}
     environment.globals["names"] = NAMES
-    return environment.get_template("report.html").render(**_context(results))
+    return environment.get_template("page.html").render(**_context(results))
 
 
 def _context(results: Results) -> dict[str, Any]:
