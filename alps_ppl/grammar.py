@@ -108,7 +108,7 @@ def duration(text: str | float, unit: str | None = None) -> float:
             f"{str(text).strip()!r} is a duration, but the inputs are plain numbers; give a number in their own unit, "
             "or say what that unit is"
         )
-    return float(f"{number * DURATIONS[suffix] / DURATIONS[unit]:.12g}")  # 7.7, not 7.699999999999999
+    return float(f"{number * DURATIONS[suffix] / DURATIONS[unit]:.15g}")  # 7.7, not 7.699999999999999
 
 
 class _Parser:

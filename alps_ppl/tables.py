@@ -173,9 +173,17 @@ def _numbers(cells: pd.Series, decimal: str) -> np.ndarray:
         return np.full(len(cells), np.nan)
     if pd.api.types.is_numeric_dtype(cells):
         return cells.to_numpy(float, na_value=np.nan)
-    if decimal != ".":
-        cells = cells.str.replace(decimal, ".", regex=False)
-    return np.asarray(pd.to_numeric(cells, errors="coerce"), float)
+    return np.array([_number(cell, decimal) for cell in cells], float)
+
+
+def _number(cell: Any, decimal: str) -> float:
+    """To the last digit, which pandas' own parser isn't; NaN for what is no number."""
+    if isinstance(cell, str):
+        cell = cell.replace("_", "no number").replace(decimal, ".")
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return np.nan
 
 
 def _time_column(path: Path, raw: pd.DataFrame, time: str | None, decimal: str) -> str:
@@ -218,10 +226,9 @@ def _times(path: Path, name: str, cells: pd.Series, decimal: str) -> Any:
             )
         return values
     try:
-        try:
-            return pd.DatetimeIndex(pd.to_datetime(cells, format="ISO8601"))
-        except ValueError:  # offsets that differ
-            return pd.DatetimeIndex(pd.to_datetime(cells, format="ISO8601", utc=True))
+        dates = pd.DatetimeIndex(pd.to_datetime(cells, format="ISO8601", utc=True))
+        offset = cells.astype(str).str.contains(r"[T ].*(?:Z|[-+]\d\d(?::?\d\d)?)$").any()
+        return dates if offset else dates.tz_localize(None)
     except (ValueError, TypeError):
         parsed = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
         bad = np.isnan(values) if np.isfinite(values).sum() > parsed.notna().sum() else np.asarray(parsed.isna())

@@ -5,7 +5,7 @@ import contextlib
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tinygp import kernels
 
@@ -57,7 +57,7 @@ def grown(expressions):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.recursive(leaves(), grown, max_leaves=4))
 def test_a_random_expression_is_the_tinygp_covariance(expression):
     text, expected = expression
@@ -70,7 +70,7 @@ def test_a_random_expression_is_the_tinygp_covariance(expression):
         np.testing.assert_allclose(source(T, T), gram, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.one_of(
         st.text(max_size=40),

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import alps_ppl as alps
@@ -24,7 +24,7 @@ def tables(draw):
     return pd.DataFrame(values, index=pd.Index(index, name="when"), columns=[f"o{i}" for i in range(num_outputs)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.randoms(use_true_random=False), st.sampled_from([(",", "."), (";", ","), ("\t", ".")]))
 def test_a_table_comes_back(tmp_path_factory, table, random, signs):
     separator, decimal = signs
