@@ -81,7 +81,7 @@ def decoys(number: int, periods: Sequence[float], t: Float[np.ndarray, " time"],
             f"decoys: expected at most {len(chosen)} beside periods of {offered},"
             f" steps of {step:g} and a span of {span:g}, got {number}"
         )
-    why = "no harmonic of any period offered; a decoy that comes on says that the dictionary is short of a process"
+    why = "no harmonic of a period offered; should it come on, the dictionary is short of a process"
     return [Proposal(f"decoy {period_name(p, unit)}", f"linear_periodic({_text(p, unit)})", why) for p in chosen]
 
 

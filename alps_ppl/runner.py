@@ -190,9 +190,11 @@ def _learnt(before: ALPS, after: ALPS) -> dict[str, float]:
 
 def _lost(scores: pd.DataFrame, smaller: pd.DataFrame) -> pd.DataFrame:
     """Per engine and split, the mean log density per cell that the smaller model has less, over the same cells."""
-    engines = smaller.engine.unique()
-    before = scores[scores.engine.isin(engines)].reset_index(drop=True)
-    lost = smaller[["engine", "split"]].assign(lost=smaller.nlpd - before.nlpd)
+    parts = []
+    for engine in smaller.engine.unique():
+        before, after = (frame[frame.engine == engine] for frame in (scores, smaller))
+        parts.append(after[["engine", "split"]].assign(lost=after.nlpd.to_numpy() - before.nlpd.to_numpy()))
+    lost = pd.concat(parts)
     found = lost.groupby(["engine", "split"], sort=False).lost.agg(lost="mean", se="sem").reset_index()
     held_out = found[found.split != "train"]
     return found if held_out.empty else held_out

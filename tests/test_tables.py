@@ -130,6 +130,30 @@ def test_files_that_cannot_be_read(tmp_path):
         alps.read_table(write(tmp_path, "t,é\n1,2\n", "cp1252"))
 
 
+def test_parquet(tmp_path, monkeypatch):
+    """What pandas reads from Parquet has types of its own: dates, integers with missing cells, booleans, text."""
+    frame = pd.DataFrame(
+        {
+            "u": pd.array([3, None, 1], dtype="Int64"),
+            "on": [True, False, True],
+            "site": ["a", "b", "c"],
+        },
+        index=pd.DatetimeIndex(["2020-01-03", "2020-01-01", "2020-01-02"], name="when"),
+    )
+    monkeypatch.setattr(pd, "read_parquet", lambda path: frame)
+    table = alps.read_table(tmp_path / "series.parquet")
+    assert table.index.name == "when"
+    np.testing.assert_array_equal(table["u"], [np.nan, 1, 3])
+    assert set(table.attrs["left_out"]) == {"on", "site"}
+
+    def missing(path):
+        raise ImportError("no pyarrow")
+
+    monkeypatch.setattr(pd, "read_parquet", missing)
+    with pytest.raises(ValueError, match="reading Parquet needs pyarrow; install it, or save the table as CSV"):
+        alps.read_table(tmp_path / "series.parquet")
+
+
 def test_dates_with_offsets(tmp_path):
     path = write(tmp_path, "date,u\n2020-03-29T00:30+01:00,1\n2020-03-29T03:30+02:00,3\n")
     data = alps.split_table(alps.read_table(path))
