@@ -340,5 +340,5 @@ pd.DataFrame(overall).rename(columns={"test": "forecast, six days [°F]", "gap":
 # 4. Compare predictions with simple rules, in the table's units.
 #
 # `alps-ppl fit my_series.csv --time date --latent "daily = linear_periodic(24h)" --decoys 2 --hold-out 10% --out DIR`
-# does all of this from the file, with both engines, and writes tables, figures and `DIR/model.py`, a model file to go on
-# with; `alps-ppl report DIR` makes a page of it to show.
+# does all of this from the file, with both engines, and writes tables, figures and `DIR/model.py`, a model file to go
+# on with; `alps-ppl report DIR` makes a page of it to show.
