@@ -108,11 +108,11 @@ class StructuredMeanField:
             certain = model.certain[model.first]
             numpyro.sample("b", gate(jnp.where(certain, model.site_logits.astype(dtype), logits)))
         with numpyro.plate("output", p):
-            H_loc = numpyro.param("H_loc", lambda key: 0.3 * prior_scale * jax.random.normal(key, (p, m), dtype))
-            H_scale = numpyro.param("H_scale", 0.3 * prior_scale, constraint=constraints.softplus_positive)
-            numpyro.sample(
-                "H", dist.Normal(H_loc / scale, H_scale / scale).to_event(1), infer={"event_dims": ["latent"]}
-            )
+            # In prior sds, so that an optimiser's steps mean the same in any unit of the outputs.
+            H_loc = numpyro.param("H_loc", lambda key: 0.3 * jax.random.normal(key, (p, m), dtype))
+            H_scale = numpyro.param("H_scale", jnp.full((p, m), 0.3, dtype), constraint=constraints.softplus_positive)
+            unit = prior_scale / scale
+            numpyro.sample("H", dist.Normal(unit * H_loc, unit * H_scale).to_event(1), infer={"event_dims": ["latent"]})
             if model.learns_noise:
                 loc = numpyro.param("noise_loc", _half_the_variance(y, p, dtype))
                 scale = numpyro.param("noise_scale", jnp.full(p, 0.3, dtype), constraint=constraints.softplus_positive)

@@ -116,7 +116,7 @@ def _cell_scores(cells: pd.DataFrame) -> pd.DataFrame:
 
     The density is the normal's of the predictive mean and sd, as for the other forecasts.
     """
-    train = cells[cells.split == "train"].groupby("output").observed
+    train = cells[cells.split == "train"].groupby("output")["observed"]
     test = cells[(cells.split == "test") & cells.observed.notna()]
     scale = test.output.map(train.std(ddof=0)).replace(0.0, 1.0)
     error, sd = (test.observed - test["mean"]) / scale, test["sd"] / scale

@@ -59,7 +59,8 @@ def test_kl_of_the_mixing_matrix_is_the_papers_and_the_monte_carlo_one(two_perio
     term = TraceMeanField_ELBO(sum_sites=False).loss(
         key, params, svi.model, svi.guide, t, y, relaxed=True, temperature=0.66
     )["H"]
-    m, sd, s = np.asarray(params["H_loc"]), np.asarray(params["H_scale"]), model.mixing_variance
+    s = model.mixing_variance
+    m, sd = (np.sqrt(s) * np.asarray(params[name]) for name in ("H_loc", "H_scale"))  # they are in prior sds
     expected = (0.5 * np.log(s / sd**2) + (sd**2 + m**2) / (2 * s) - 0.5).sum()
     assert float(term) == pytest.approx(expected, rel=1e-9)
     q, p = dist.Normal(m, sd), dist.Normal(0, np.sqrt(s))
