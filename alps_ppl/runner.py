@@ -490,6 +490,7 @@ def _warn(max_rhat: float, lp_rhat: float) -> None:
         )
     if lp_rhat > LARGEST_LOG_JOINT_R_HAT:
         click.echo(
-            f"The chains sit in different modes: the R-hat of the log joint is {lp_rhat:.2f}. Their average isn't "
-            "the posterior. Often the dictionary is short of a process; compare the chains in posterior_gibbs.nc."
+            f"The chains sit in different modes: the R-hat of the log joint is {lp_rhat:.2f}, above "
+            f"{LARGEST_LOG_JOINT_R_HAT}. Where they agree on the gates, believe those more than H and the bands, which "
+            "are averages over the modes. Often the dictionary is short of a process."
         )

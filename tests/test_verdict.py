@@ -100,7 +100,7 @@ def test_modes():
     assert found.headline.endswith("The chains agree on that, though not on how the outputs load on them.")
     assert found.notes[0].level == "caution"
     assert found.notes[0].text.startswith(
-        "The chains agree about every gate, but sit in different modes of the rest: the R-hat of the log joint is 2.50, "
+        "The chains agree about every gate, but sit in different modes of the rest: the R-hat of the log joint is 2.50"
     )
 
 

@@ -161,10 +161,10 @@ def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_c
     if lp_r_hat > LARGEST_LOG_JOINT_R_HAT:
         return Note(
             "caution",
-            f"The chains agree about every gate, but sit in different modes of the rest: the R-hat of the log joint is "
-            f"{lp_r_hat:.2f}, above {LARGEST_LOG_JOINT_R_HAT}. Believe which processes are there more than H, shares and "
-            "bands, which are averages over those modes. Often the dictionary is short of a process, or learnt noise "
-            "lets each chain follow some outputs closely and leave others.",
+            "The chains agree about every gate, but sit in different modes of the rest: the R-hat of the log joint is "
+            f"{lp_r_hat:.2f}, above {LARGEST_LOG_JOINT_R_HAT}. Believe which processes are there more than H, shares "
+            "and bands, which are averages over those modes. Often the dictionary is short of a process, or learnt "
+            "noise lets each chain follow some outputs closely and leave others.",
         )
     chains = f"The {_word(num_chains)} chains agree" if num_chains else "The chains agree"
     return Note("good", f"{chains} ({both}).")
