@@ -9,6 +9,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import json
+import sys
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from tinygp import kernels
 
 import alps_ppl as alps
+from alps_ppl.cli import main
 
 numpyro.enable_x64()
 
@@ -73,3 +75,20 @@ def rough_data():
     y[2, 0] = y[5, 1] = np.nan
     y[7] = np.nan
     return t, y
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """``call(*arguments)`` -> (status, stdout, stderr)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["alps-ppl", *map(str, arguments)])
+        status = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            status = exit_.code or 0
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run

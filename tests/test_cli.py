@@ -14,7 +14,6 @@ import pytest
 import xarray as xr
 
 from alps_ppl import runner
-from alps_ppl.cli import main
 from alps_ppl.data import Data
 
 MODEL_FILE = """
@@ -43,23 +42,6 @@ def baselines(data):
     mean = np.broadcast_to(data.loc, data.y.shape)
     return {"mean": (mean, np.broadcast_to(data.scale, data.y.shape))}
 """
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """``call(*arguments)`` -> (status, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["alps-ppl", *map(str, arguments)])
-        status = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            status = exit_.code or 0
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

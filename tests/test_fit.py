@@ -5,7 +5,6 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
-from test_cli import call  # noqa: F401
 from tinygp import kernels
 
 import alps_ppl as alps
@@ -42,7 +41,7 @@ def csv(tmp_path):
 LATENTS = ["--latent", "daily = linear_periodic(24h)", "--latent", "slow = 0.5 * matern12(2d)"]
 
 
-def test_fit_writes_what_its_model_file_writes(call, csv, tmp_path):  # noqa: F811
+def test_fit_writes_what_its_model_file_writes(call, csv, tmp_path):
     out, again, saved = tmp_path / "out", tmp_path / "again", tmp_path / "models" / "stations.py"
     status, printed, error = call(
         "fit", csv, "--time", "date", *LATENTS, "--decoys", 1, "--forecast", "6h", "--hold-out", "10%",
@@ -172,7 +171,7 @@ def test_a_notebook_gets_the_same_from_three_calls(csv):
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(call, csv, tmp_path, arguments, message):  # noqa: F811
+def test_bad_input_is_one_line_and_status_2(call, csv, tmp_path, arguments, message):
     status, _, error = call("fit", csv, "--out", tmp_path / "out", *arguments)
     assert status == 2
     assert error.count("\n") == 1
@@ -180,13 +179,13 @@ def test_bad_input_is_one_line_and_status_2(call, csv, tmp_path, arguments, mess
     assert message in error
 
 
-def test_no_such_file(call, tmp_path):  # noqa: F811
+def test_no_such_file(call, tmp_path):
     status, _, error = call("fit", tmp_path / "none.csv", "--out", tmp_path / "out", "--latent", "auto")
     assert (status, error.count("\n")) == (2, 1)
     assert "none.csv: No such file or directory" in error
 
 
-def test_plain_numbers_refuse_durations(call, tmp_path):  # noqa: F811
+def test_plain_numbers_refuse_durations(call, tmp_path):
     path = tmp_path / "numbers.csv"
     path.write_text("t,u\n" + "".join(f"{t},{t % 3}\n" for t in range(30)))
     status, _, error = call("fit", path, "--out", tmp_path / "out", "--latent", "slow = rbf(4d)")

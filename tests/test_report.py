@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 import xarray as xr
 
 from alps_ppl import report
-from alps_ppl.cli import main
 from alps_ppl.report import figures, sections
 from alps_ppl.report.results import read
 
@@ -120,23 +118,6 @@ def write_folder(folder, *, engines=("svi", "gibbs"), num_chains=2, num_draws=50
 def page(tmp_path_factory):
     path = report.write(write_folder(tmp_path_factory.mktemp("run")))
     return path.read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """``call(*arguments)`` -> (status, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["alps-ppl", *map(str, arguments)])
-        status = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            status = exit_.code or 0
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
 
 
 def test_the_page_says_what_the_run_found(page):
