@@ -29,7 +29,8 @@ from alps_ppl.processes import GaussianProcess, SparseGaussianProcess
 from alps_ppl.svi import in_logit_space, initial_inducing_inputs, relaxed_program
 
 ENGINES = ("svi", "gibbs")
-both_engines = pytest.mark.parametrize("engine", ENGINES)
+# SVI takes seconds to compile for each model: its half is with the slow tests.
+both_engines = pytest.mark.parametrize("engine", [pytest.param("svi", marks=pytest.mark.slow), "gibbs"])
 
 
 def fit(engine, model, t, y, *, num_steps=300, num_samples=100, seed=0, **settings):
@@ -294,6 +295,7 @@ def test_06_the_same_fit_in_float32(engine):
     assert float(np.sqrt(((prediction["mean"].values - f) ** 2).mean())) < 0.3
 
 
+@pytest.mark.slow
 def test_06_svi_in_float32_with_too_little_noise_is_finite_or_an_error_with_the_remedy():
     t, y, _ = sines()
     with jax.enable_x64(False):
@@ -418,7 +420,7 @@ def test_09_data_in_any_unit_is_the_same_fit(factor, offset):
 
 
 @pytest.mark.parametrize("factor", [1e8, np.array([1e-8, 1e-2])], ids=["1e8", "columns"])
-@pytest.mark.parametrize("engine", ["svi", "gibbs"])
+@both_engines
 def test_09_arrays_in_any_unit_with_variances_in_that_unit(engine, factor):
     """Nothing is rescaled behind the user's back: s and sigma^2 in y's unit give the same gates and predictions."""
     t, y, f = sines()
@@ -594,6 +596,7 @@ def test_13_batches_of_ten_from_103_are_unbiased():
     assert abs(draws.mean()) < 5 * draws.std() / np.sqrt(len(draws))
 
 
+@pytest.mark.slow
 def test_13_fits_in_batches():
     model, (t, y, _) = periods(noise_variance=0.1), sines(103)
     svi = fit("svi", model, t, y, num_steps=2000, batch_size=10)

@@ -70,6 +70,7 @@ def runs(tmp_path_factory):
     return whole, killed, [command(whole, 0), *printed]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_gives_the_same(runs):
     whole, killed, (uninterrupted, first, second, third) = runs
     assert uninterrupted.returncode == 0, uninterrupted.stderr
@@ -90,6 +91,7 @@ def test_a_killed_run_goes_on_and_gives_the_same(runs):
     assert not (killed / "out" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_predict_writes_the_files_units(runs, tmp_path):
     """Dates of training give what predictions.csv has; the dates after it are a forecast."""
     folder = runs[0] / "out"
@@ -123,6 +125,7 @@ def test_predict_writes_the_files_units(runs, tmp_path):
         ("date\n2026-01-05\n", ["--engine", "nuts"], "'nuts' is not one of 'svi', 'gibbs'"),
     ],
 )
+@pytest.mark.slow
 def test_bad_times(runs, tmp_path, monkeypatch, capsys, table, extra, message):
     if table is not None:
         (tmp_path / "at.csv").write_text(table)

@@ -274,6 +274,7 @@ def test_the_library_leaves_precision_alone_and_stays_light():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_prune_and_learnt_covariances(call, tmp_path):
     """Gibbs takes over the period that SVI learns; the smaller model is fitted to the same cells, its loss written."""
     learning = MODEL_FILE.replace(

@@ -41,6 +41,7 @@ def csv(tmp_path):
 LATENTS = ["--latent", "daily = linear_periodic(24h)", "--latent", "slow = 0.5 * matern12(2d)"]
 
 
+@pytest.mark.slow
 def test_fit_writes_what_its_model_file_writes(call, csv, tmp_path):
     out, again, saved = tmp_path / "out", tmp_path / "again", tmp_path / "models" / "stations.py"
     status, printed, error = call(

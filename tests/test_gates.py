@@ -104,7 +104,9 @@ def test_all_gate_vectors_with_H_held(moves, monkeypatch, key):
     assert max(np.abs(list(z.values()))) < norm.isf(1e-4 / 2 / len(z))
 
 
-@pytest.mark.parametrize("blocks", ["default", "paper", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "blocks", ["default", *(pytest.param(name, marks=pytest.mark.slow) for name in ("paper", "all"))]
+)
 def test_sites_keep_their_prior_without_data(blocks, key):
     """With a single cell of huge noise the posterior is the prior, whatever the moves."""
     model = model_of(3, 1e8)

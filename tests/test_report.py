@@ -266,6 +266,7 @@ def test_bad_folders(call, tmp_path, harm, message):
     assert not (folder / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_run_and_its_report(call, tmp_path):
     """End to end, with dates and several outputs, from a model file."""
     (tmp_path / "two.py").write_text(

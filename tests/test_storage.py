@@ -67,6 +67,7 @@ def svi(model, inputs, y):
 
 
 ENGINES = {"svi": svi, "gibbs": gibbs}
+both_engines = pytest.mark.parametrize("engine", [pytest.param("svi", marks=pytest.mark.slow), "gibbs"])
 
 
 def same(a, b):
@@ -120,7 +121,7 @@ def test_gates_come_back():
     assert (again.inclusion_prior.concentration1, again.inclusion_prior.concentration0) == (1.0, 3.0)
 
 
-@pytest.mark.parametrize("engine", ["svi", "gibbs"])
+@both_engines
 def test_predictions_with_shared_gates_and_learnt_parameters(engine, tmp_path):
     model = alps.ALPS(
         {"day/night": COVARIANCES["cosine"], "b": COVARIANCES["exp"], "c": COVARIANCES["periodic"]},
@@ -216,7 +217,7 @@ def test_arviz_reads_the_file(saved):
         assert alps.inclusion_table(tree).engine.unique().tolist() == [engine]
 
 
-@pytest.mark.parametrize("engine", ["svi", "gibbs"])
+@both_engines
 def test_two_columns_and_fixed_noise(engine, tmp_path):
     inputs = np.stack([T, np.cos(T)], 1)
     y = series(inputs)
