@@ -9,8 +9,8 @@ slow Matern-1/2, a rough Matern-3/2 and the season's two first harmonics, all va
 maximum likelihood.
 """
 
+import json
 import shlex
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -93,13 +93,12 @@ def command(table: Table, out: str | Path, seed: int) -> list[str]:
 
 def measure(table: str, seed: int) -> dict:
     """One command's answer and scores, and the other forecasts' on the same cells."""
-    with tempfile.TemporaryDirectory() as folder:
-        begin = time.perf_counter()
-        cli.main([*command(TABLES[table], folder, seed), "--no-progress"], standalone_mode=False)
-        seconds = time.perf_counter() - begin
-        inclusion = pd.read_csv(Path(folder) / "inclusion.csv")
-        cells = pd.read_csv(Path(folder) / "predictions.csv")
-        summary = pd.read_json(Path(folder) / "summary.json", typ="series")
+    folder = Path("results") / table
+    begin = time.perf_counter()
+    cli.main([*command(TABLES[table], folder, seed), "--no-progress"], standalone_mode=False)
+    seconds = time.perf_counter() - begin
+    inclusion, cells = (pd.read_csv(folder / name) for name in ("inclusion.csv", "predictions.csv"))
+    summary = json.loads((folder / "summary.json").read_text())
     jax.clear_caches()
     wide = {engine: rows.set_index("latent").probability.to_dict() for engine, rows in inclusion.groupby("engine")}
     ours = {engine: _cell_scores(rows) for engine, rows in cells.groupby("engine")}
@@ -179,6 +178,11 @@ def _gp(t: np.ndarray, y: np.ndarray, new: np.ndarray, season: int) -> tuple[np.
     return np.asarray(ahead.mean), np.sqrt(np.asarray(ahead.variance) + np.exp(best.x[4]))
 
 
+def measured() -> list[dict]:
+    """The rows that there are, in the tables' order."""
+    return sorted(results.load("own_data")["rows"], key=lambda row: list(TABLES).index(row["table"]))
+
+
 def _markdown(name: str, frame: pd.DataFrame) -> str:
     header = f"| {name} | {' | '.join(frame.columns)} |\n|---|{'---|' * frame.shape[1]}\n"
     lines = [f"| {key} | {' | '.join(f'{value:.3f}' for value in row)} |" for key, row in frame.iterrows()]
@@ -234,8 +238,7 @@ def main(tables: tuple[str, ...], seed: int):
     cases = [{"table": name, "seed": seed} for name in tables or TABLES]
     units = {"rmse": "training sds", "log_density": "nats per cell, outputs in training sds", "seconds": "the command"}
     results.collect("own_data", cases, measure, command="python -m models.own_data", units=units)
-    rows = sorted(results.load("own_data")["rows"], key=lambda row: list(TABLES).index(row["table"]))
-    PAGE.write_text(page(rows))
+    PAGE.write_text(page(measured()))
     click.echo(f"Written to {PAGE.name}")
 
 

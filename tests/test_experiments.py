@@ -91,3 +91,12 @@ def test_a_noisy_mixture_seed(monkeypatch):
         assert row["rmse"][engine] < 1.1 * row["rmse"]["told the latents"]
     assert row["max_rhat"] < 1.1
     assert claims.noisy([row | {"noise_sd": 0.5, "independent": True}], 0.5, True)
+
+
+def test_own_data_page_is_made_of_its_rows():
+    """No number on the page is typed, and all five tables are on it."""
+    from models import own_data
+
+    rows = own_data.measured()
+    assert [row["table"] for row in rows] == list(own_data.TABLES)
+    assert own_data.page(rows) == own_data.PAGE.read_text()
