@@ -131,16 +131,19 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
     Written are mean, sd and the interval of each output, in the data's units.
     """
     import numpyro
-    import pandas as pd
 
     named = [engine] if engine else ["gibbs", "svi"]
     paths = [folder / f"posterior_{name}.nc" for name in named if (folder / f"posterior_{name}.nc").is_file()]
     if not paths:
         raise BadInput(f"DIR: expected results of alps-ppl run, with posterior_{named[0]}.nc, got {str(folder)!r}")
     try:
-        table = pd.read_csv(times)
+        from alps_ppl.tables import read_cells
+
+        table = read_cells(times)
     except (OSError, ValueError) as error:
         raise BadInput(f"--at: expected a CSV file with a column of times, got {str(times)!r}: {error}") from None
+    if len(table) == 0:
+        raise BadInput(f"--at: expected at least one time, got {str(times)!r} without rows below its header")
     try:
         from alps_ppl import storage
 
@@ -153,7 +156,7 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
     try:
         frame.to_csv(out or sys.stdout, index=False)
     except OSError as error:
-        raise BadInput(f"--out: can't write {str(out)!r}: {error.strerror}") from None
+        raise BadInput(f"--out: can't write {str(out)!r}: {error.strerror or error}") from None
 
 
 @cli.command(
@@ -191,6 +194,8 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="As in run; model.py is there too.")
 @click.option("--set", "settings", multiple=True, metavar="DICT.KEY=VALUE", help="As in run.")
 @click.option("--prune", "prune_below", type=click.FloatRange(0, 1), metavar="PROBABILITY", help="As in run.")
+@click.option("--fresh", is_flag=True, help="As in run.")
+@click.option("--checkpoint-seconds", type=click.FloatRange(min=0), default=30.0, help="As in run.")
 @click.option("--progress/--no-progress", default=True, help="As in run.")
 @click.pass_context
 def fit(
@@ -204,6 +209,8 @@ def fit(
     out: Path,
     settings: tuple[str, ...],
     prune_below: float | None,
+    fresh: bool,
+    checkpoint_seconds: float,
     progress: bool,
     **options: Any,
 ):
@@ -221,17 +228,17 @@ def fit(
         source, notes = compose(file, outputs=columns, num_decoys=decoys, **options)
         paths = [out / "model.py", *([save_model_file] if save_model_file else [])]
         for path in paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(source, encoding="utf-8")
+            _write_model_file(path, source)
     except OSError as error:
-        raise BadInput(f"{error.filename}: {error.strerror}") from None
+        raise BadInput(f"{error.filename}: can't be written: {error.strerror}") from None
     except (ValueError, TypeError) as error:
         # Of an error in a covariance the first line; the others point at its place, under the text.
         raise BadInput(str(error).partition("\n")[0]) from None
     for note in notes:
         click.echo(note)
     shared = {"engine": engine, "seed": seed, "out": out, "settings": settings, "progress": progress}
-    context.invoke(run, model_file=paths[-1], prune_below=prune_below, **shared)
+    shared |= {"fresh": fresh, "checkpoint_seconds": checkpoint_seconds, "prune_below": prune_below}
+    context.invoke(run, model_file=paths[-1], **shared)
 
 
 @cli.command()
@@ -248,6 +255,18 @@ def report(folder: Path, show: bool):
     click.echo(path)
     if show:
         click.launch(str(path))
+
+
+def _write_model_file(path: Path, source: str) -> None:
+    """Never over another file: one that isn't what ``fit`` writes here, or was changed since, stays."""
+    if path.suffix != ".py":
+        raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(path)!r}")
+    if path.exists() and path.read_text(encoding="utf-8", errors="replace") != source:
+        kept = path.with_name(f"{path.stem}.before.py")
+        path.replace(kept)
+        click.echo(f"{path}: what was there is now {kept.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source, encoding="utf-8")
 
 
 def _engines(text: str) -> list[str]:

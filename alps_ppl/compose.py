@@ -149,7 +149,9 @@ def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -
     bounds: dict[str, dict[str, tuple[float, float]]] = {}
     for text in learn:
         place, _, limits = text.partition("=")
-        name, _, path = place.strip().partition(".")
+        named = [name for name in covariances if place.strip().startswith(f"{name}.")]  # a name may have dots, too
+        name = max(named, key=len, default="")
+        path = place.strip().removeprefix(f"{name}.")
         low, dots, high = limits.partition("..")
         try:
             if not dots or name not in covariances:

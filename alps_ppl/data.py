@@ -232,12 +232,22 @@ def _are_dates(stamps: np.ndarray) -> bool:
     return kind in ("string", "date", "datetime", "datetime64")
 
 
+def _no_date(cell: Any) -> bool:
+    try:
+        return bool(pd.isna(pd.to_datetime(cell, format="ISO8601", utc=True)))
+    except (TypeError, ValueError):
+        return True
+
+
 def _dates(flat: np.ndarray, name: str) -> pd.DatetimeIndex:
     """Time zones: hours are hours."""
     try:
         return pd.to_datetime(flat, format=None if flat.dtype.kind == "M" else "ISO8601", utc=True)
     except (TypeError, ValueError):
-        raise TypeError(f"{name}: expected numbers or ISO 8601 dates, got {short(str(flat[0]))}") from None
+        wrong = next((row for row, cell in enumerate(flat) if _no_date(cell)), 0)
+        raise TypeError(
+            f"{name}: expected numbers or ISO 8601 dates, got {short(str(flat[wrong]))} in row {wrong}"
+        ) from None
 
 
 def _finite(values: np.ndarray, stamps: np.ndarray, name: str) -> np.ndarray:

@@ -41,6 +41,8 @@ def propose(
     """
     t, y = _binned(np.asarray(t, float), np.asarray(y, float))
     span = np.ptp(t)
+    if span == 0:
+        raise ValueError("latent: auto needs at least two different times; name the processes yourself")
     found = _periods(t, y, unit)
     proposals = [Proposal(period_name(p, unit), f"linear_periodic({_text(p, unit)})", why) for p, why in found]
     step = float(np.median(np.diff(np.unique(t))))

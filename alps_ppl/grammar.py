@@ -29,7 +29,7 @@ TOKENS = re.compile(
     r"""|(?P<string>"[^"]*"|'[^']*')|(?P<sign>[-+*(),])|(?P<space>\s+)|(?P<other>.)""",
     re.DOTALL | re.ASCII,
 )
-DEEPEST = 20
+DEEPEST, LONGEST = 20, 2_000
 
 
 class Parsed(NamedTuple):
@@ -116,6 +116,8 @@ class _Parser:
 
     def __init__(self, text: str, unit: str | None, inputs: np.ndarray | None, columns: Sequence[str] | None):
         self.text, self.unit, self.inputs, self.columns = text, unit, inputs, columns
+        if len(text) > LONGEST:
+            raise ValueError(f"covariance: expected a text of at most {LONGEST} characters, got {len(text)}")
         found = [_Token(str(m.lastgroup), m.group(), m.start()) for m in TOKENS.finditer(text)]
         self.tokens = [token for token in found if token.kind != "space"] + [_Token("end", "the end", len(text))]
         self.next = 0

@@ -455,7 +455,7 @@ def output_names(outputs) -> tuple[str, ...]:
 def _gates(latents: Sequence[str], shared: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], np.ndarray]:
     """The gates' names, in the order of their first latents, and the gate of each latent."""
     gate: dict[str, str] = {}
-    if not isinstance(shared, Mapping) or any(isinstance(members, str) for members in shared.values()):
+    if not isinstance(shared, Mapping) or not all(isinstance(members, (list, tuple)) for members in shared.values()):
         raise TypeError(f"shared_gates: expected {{gate: [latents]}}, got {short(shared)}")
     for name, members in shared.items():
         if not len(members) or not set(members) <= set(latents) or set(members) & set(gate):
@@ -485,6 +485,8 @@ def _check_shared(model: ALPS) -> None:
 
 def check_bounds(latents, covariances, bounds) -> dict[str, dict[str, tuple[float, float]]]:
     """``covariance_bounds`` as given; an error for what isn't there or isn't within."""
+    if not isinstance(bounds, Mapping):
+        raise TypeError(f"covariance_bounds: expected {{latent: {{parameter: (low, high)}}}}, got {short(bounds)}")
     checked: dict[str, dict[str, tuple[float, float]]] = {}
     for latent, by_parameter in bounds.items():
         if latent not in latents or not isinstance(by_parameter, Mapping):
@@ -511,7 +513,8 @@ def check_bounds(latents, covariances, bounds) -> dict[str, dict[str, tuple[floa
 
 def _inclusion_prob(inclusion_prob, expected_active, latents, always_on) -> Float[np.ndarray, " latent"]:
     num_latents = len(latents)
-    if isinstance(always_on, str) or not set(always_on) <= set(latents):
+    names = isinstance(always_on, (list, tuple, set, frozenset)) and all(isinstance(name, str) for name in always_on)
+    if not names or not set(always_on) <= set(latents):
         raise ValueError(f"always_on: expected a list of some of the latents {list(latents)}, got {always_on!r}")
     always = np.array([name in set(always_on) for name in latents])
     if inclusion_prob is not None and expected_active is not None:

@@ -39,7 +39,7 @@ from alps_ppl.diagnostics import (
     worst_convergence,
 )
 from alps_ppl.gibbs import ALPSGibbs
-from alps_ppl.model import ALPS
+from alps_ppl.model import ALPS, check_count, in_range
 from alps_ppl.prediction import log_predictive_density, predict
 from alps_ppl.selection import prune
 from alps_ppl.storage import load, load_conversion, save
@@ -53,6 +53,8 @@ def _settings(function: Any, *fixed: str) -> tuple[str, ...]:
 SVI_SETTINGS = _settings(fit_svi, "model", "inputs", "y", "rng_key", "progress_bar", "checkpoints")
 KERNEL_SETTINGS = _settings(ALPSGibbs, "model", "keep_latents")  # the trees and figures need them
 MCMC_SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method")
+TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv")
+FIGURES = ("reconstruction", "predicted", "inclusion", "mixing", "latents", "engines", "training")
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
 
 
@@ -83,6 +85,9 @@ def run(
             raise ValueError(f"{file}: the model's outputs {list(model.outputs)} aren't the data's {data.outputs}")
         _check_keys("SVI", module.SVI, SVI_SETTINGS)
         _check_keys("GIBBS", module.GIBBS, (*KERNEL_SETTINGS, *MCMC_SETTINGS))
+        _check_lengths(module.GIBBS)
+        if prune_below is not None:
+            in_range("--prune", prune_below, 0.0, 1.0)
         baselines = {}
         if hasattr(module, "baselines"):
             click.echo("Baselines ...")
@@ -100,6 +105,7 @@ def run(
     folder = out / "checkpoints"
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
+    _clear(out)
     # What SVI learns of the covariances is the Gibbs sampler's too.
     for engine in sorted(engines, reverse=True) if model.covariance_bounds else engines:
         settings = getattr(module, engine.upper())
@@ -173,7 +179,7 @@ def run(
         for row in lost.itertuples():
             click.echo(
                 f"{row.engine}, split {row.split!r}: {row.lost:.4f} nats of log predictive density lost per cell "
-                f"(standard error {row.se:.4f})"
+                f"(standard error over cells {row.se:.4f}, the sampler's own error not counted)"
             )
     return scores
 
@@ -263,6 +269,28 @@ def _run_lengths(settings: dict) -> dict:
     """Of GIBBS, what is MCMC's, with the defaults of what it leaves out."""
     defaults = {"num_warmup": 500, "num_samples": 1000, "num_chains": 4, "chain_method": "vectorized"}
     return defaults | {name: settings[name] for name in MCMC_SETTINGS if name in settings}
+
+
+def _check_lengths(settings: dict) -> None:
+    """A ValueError for run lengths that can't be, before any fit."""
+    lengths = {"thinning": 1} | _run_lengths(settings)
+    for name in ("num_samples", "num_chains", "thinning"):
+        check_count(f"GIBBS.{name}", lengths[name])
+    if lengths["num_warmup"] != 0:
+        check_count("GIBBS.num_warmup", lengths["num_warmup"])
+    if lengths["thinning"] > lengths["num_samples"]:
+        raise ValueError(
+            f"GIBBS.thinning: expected at most num_samples, {lengths['num_samples']}, got {lengths['thinning']}"
+        )
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier run wrote into the folder: what is there must be of one run."""
+    for name in (*TABLES, "summary.json", "posterior_svi.nc", "posterior_gibbs.nc", "report.html"):
+        (out / name).unlink(missing_ok=True)
+    for figure in FIGURES:
+        (out / "figures" / f"{figure}.png").unlink(missing_ok=True)
+    shutil.rmtree(out / "pruned", ignore_errors=True)
 
 
 def _scored_cells(data: Data, predictions, posteriors, model, inputs, y) -> list[pd.DataFrame]:

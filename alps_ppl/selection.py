@@ -14,7 +14,7 @@ from alps_ppl.model import ALPS, in_range
 def inclusion_sensitivity(
     tree: xr.DataTree, inclusion_probs: Sequence[float] = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8)
 ) -> pd.DataFrame:
-    """How the inclusion probabilities move with the prior: a row per prior and latent, without another run.
+    """How the inclusion probabilities of a Gibbs run move with the prior: a row per prior and latent, without another.
 
     A draw is weighted by the ratio of the gates' priors: the new one, each gate on with ``inclusion_prob``, to the
     model's (its Beta with theta integrated out where it is learnt). Gates that are certain stay so. A row is
@@ -23,6 +23,14 @@ def inclusion_sensitivity(
     no draw turns: its other value has at most 3 / ess of the old posterior (the rule of three), times the change of its
     odds. Elsewhere, run again with that prior.
     """
+    _check_tree(tree)
+    if tree.attrs.get("engine") == "svi":
+        raise ValueError(
+            "tree: expected a Gibbs run's; SVI's q holds the gates apart, so that its draws can't be weighted into "
+            "another prior's posterior; fit again with that prior"
+        )
+    if len(inclusion_probs) == 0:
+        raise ValueError("inclusion_probs: expected at least one probability, got none")
     gates, _ = gates_of(tree)
     constant = tree["constant_data"].to_dataset()
     prior = constant["prior_inclusion_prob"].values
@@ -35,7 +43,7 @@ def inclusion_sensitivity(
         old_odds = np.full(len(prior), (a + on.mean()) / (b + max(len(free) - 1 - on.mean(), 0)))
     else:
         log_old = _log_bernoulli(gates[..., free], prior[free])
-        old_odds = prior / np.maximum(1 - prior, 1e-300)
+        old_odds = np.clip(prior, 1e-300, None) / np.clip(1 - prior, 1e-300, None)
     slowest = inclusion_table(tree).query("members == 1").ess.min()
     share = 1.0 if np.isnan(slowest) else min(1.0, slowest / on.size)
     frames = []
@@ -73,6 +81,7 @@ def prune(model: ALPS, tree: xr.DataTree, *, threshold: float = 0.5) -> ALPS:
     what is what. ``alps.log_predictive_density`` of both fits at held-out cells says what was lost.
     """
     in_range("threshold", threshold, 0.0, 1.0)
+    _check_tree(tree)
     names = [str(name) for name in tree["posterior"]["latent"].to_numpy()]
     if names != list(model.latents):
         raise ValueError(f"tree: expected the latents of the model, {list(model.latents)}, got {names}")
@@ -88,6 +97,11 @@ def prune(model: ALPS, tree: xr.DataTree, *, threshold: float = 0.5) -> ALPS:
             f"threshold: no latent reaches {threshold:g}; the largest probability is {single.probability.max():.3f}"
         )
     return model.subset([name for name in names if name in kept])
+
+
+def _check_tree(tree: xr.DataTree) -> None:
+    if not isinstance(tree, xr.DataTree) or not {"posterior", "constant_data"} <= set(tree.children):
+        raise TypeError(f"tree: expected one result of to_datatree, got {type(tree).__name__}")
 
 
 def _log_bernoulli(gates: np.ndarray, prob: np.ndarray) -> np.ndarray:

@@ -56,6 +56,9 @@ def save(
             f"posterior: expected fit_svi's or ALPSGibbs's, got draws of {type(sampler).__name__}; "
             "write their tree: alps.to_datatree(...).to_netcdf(path)"
         )
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"path: expected a file's name in a folder that there is, got {str(path)!r}")
     model, inputs = fitted(posterior)
     description = describe(model)
     if strangers := foreign(description):
@@ -76,11 +79,12 @@ def save(
     group.attrs |= {"format": FORMAT, "engine": "svi" if svi else "gibbs", "bits": 8 * inputs.dtype.itemsize}
     group.attrs["alps_ppl"] = metadata.version("alps-ppl")
     tree = _draws_tree(posterior, model, inputs) if tree is None else tree.copy()
+    if tree.attrs.get("engine", group.attrs["engine"]) != group.attrs["engine"]:
+        raise ValueError(f"tree: expected to_datatree's result for this posterior, got one of {tree.attrs['engine']}")
     if not svi and not np.array_equal(tree["posterior"]["H"], samples_of(posterior, group_by_chain=True)["H"]):
         raise ValueError("tree: expected to_datatree's result for this posterior, got other draws")
     tree[GROUP] = xr.DataTree(group)
     tree.attrs["engine"] = group.attrs["engine"]
-    path = Path(path)
     with replacing(path) as temporary:
         tree.to_netcdf(temporary, encoding=_encoding(tree), engine="h5netcdf")
 

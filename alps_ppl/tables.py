@@ -16,6 +16,7 @@ from alps_ppl.model import short
 
 # Besides what pandas takes for a missing cell: an empty cell, NA, N/A, NaN, null and the like.
 MISSING = ["-", "--", ".", "?"]
+MOST_AHEAD = 100_000
 TIME_NAMES = ("t", "time", "date", "datetime", "timestamp")
 
 
@@ -100,6 +101,14 @@ def split_table(
         ).rename_axis(table.index.name)
     label = f"{table.index.name or 't'} [{time_unit}]" if time_unit and not measured.input_unit else None
     return Data(table.index, table, held_out=held_out, input_label=label)
+
+
+def read_cells(path: Path) -> pd.DataFrame:
+    """A CSV file's cells as they are written, numbers where a whole column is of numbers; the separator is found."""
+    raw = _read_csv(path, None, "utf-8-sig")
+    decimal = _decimal(raw)
+    numbers = {name: _numbers(cells, decimal) for name, cells in raw.items()}
+    return raw.assign(**{name: values for name, values in numbers.items() if not np.isnan(values).any()})
 
 
 def _read_csv(path: Path, separator: str | None, encoding: str) -> pd.DataFrame:
@@ -299,10 +308,18 @@ def _ahead(forecast: str | float, index: pd.Index, t: np.ndarray, unit: str | No
     if not len(steps):
         raise ValueError("forecast: expected at least two different times, whose step is that of the forecast")
     step = float(np.median(steps))
-    count = int(_positive("forecast", forecast, unit) / step + 1e-9)
-    if count < 1:
-        raise ValueError(f"forecast: expected at least the median step, {step:g}, got {forecast!r}")
+    length = _positive("forecast", forecast, unit) / step
+    if not 0.9 < length < MOST_AHEAD:
+        raise ValueError(
+            f"forecast: expected from one step, {step:g} here, to {MOST_AHEAD:,} of them, got {forecast!r}"
+        )
+    count = max(1, int(length + 1e-9))
     if isinstance(index, pd.DatetimeIndex):
+        distinct = index.unique()
+        frequency = pd.infer_freq(distinct) if len(distinct) > 2 else None
+        if frequency is not None:  # months and years aren't all of one length
+            count = max(1, round(length)) if step > 27 * (24 if unit == "hours" else 1) else count
+            return pd.date_range(distinct[-1], periods=count + 1, freq=frequency)[1:]
         steps_ahead = pd.to_timedelta(step * np.arange(1, count + 1), unit="h" if unit == "hours" else "D")
         return pd.DatetimeIndex(index[-1] + steps_ahead)
     return pd.Index(index[-1] + step * np.arange(1, count + 1))

@@ -53,11 +53,15 @@ def model_file(tmp_path):
 
 def test_run_writes_the_contract(call, model_file, tmp_path):
     out = tmp_path / "results"
+    (out / "pruned").mkdir(parents=True)
+    (out / "report.html").write_text("of an earlier run")
     status, printed, _ = call(
         "run", model_file, "--engine", "svi,gibbs", "--seed", 3, "--out", out, "--set", "GIBBS.num_samples=250",
         "--no-progress",
     )  # fmt: skip
     assert status == 0, printed
+    assert not (out / "pruned").exists()
+    assert not (out / "report.html").exists()
     assert re.search(r"prior +svi +gibbs +mcse +r_hat +ess\n", printed)
     assert "training sds" in printed
     assert "The most probable combinations (Gibbs): T=7 (" in printed
@@ -309,3 +313,19 @@ def test_learnt_covariances_need_svi(call, tmp_path):
     status, _, error = call("run", path, "--out", tmp_path / "out", "--engine", "gibbs", "--no-progress")
     assert status == 2
     assert "--engine svi,gibbs" in error
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("GIBBS.num_samples=0", "GIBBS.num_samples: expected a positive whole number, got 0"),
+        ("GIBBS.num_chains=-1", "GIBBS.num_chains: expected a positive whole number, got -1"),
+        ("GIBBS.num_warmup=abc", "GIBBS.num_warmup: expected a positive whole number, got 'abc'"),
+        ("GIBBS.thinning=400", "GIBBS.thinning: expected at most num_samples, 300, got 400"),
+    ],
+)
+def test_run_lengths_are_checked_before_any_fit(call, model_file, tmp_path, setting, message):
+    status, _, error = call("run", model_file, "--out", tmp_path / "out", "--set", setting, "--no-progress")
+    assert status == 2
+    assert message in error
+    assert not list((tmp_path / "out").glob("*.nc"))

@@ -109,6 +109,19 @@ def test_parameters_to_learn_are_in_the_model_file(csv, tmp_path):
     assert bounds == {"daily": {"scale": (20.0, 28.8)}, "slow": {"kernel2.scale": (24.0, 240.0)}}
 
 
+def test_no_file_is_overwritten(call, csv, tmp_path):
+    """Not the data, and not a model file that was changed since."""
+    before = csv.read_bytes()
+    status, _, error = call("fit", csv, *LATENTS, "--save-model-file", csv, "--out", tmp_path / "out")
+    assert (status, csv.read_bytes()) == (2, before)
+    assert "--save-model-file: expected the name of a Python file (.py)" in error
+    mine = tmp_path / "mine.py"
+    mine.write_text("# mine")
+    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out", "--set", "SVI.steps=3")
+    assert (tmp_path / "mine.before.py").read_text() == "# mine"
+    assert "alps.read_table" in mine.read_text()
+
+
 def test_settings_are_sized_to_the_rows():
     rough, smooth = parse("matern12(10)"), parse("linear_periodic(3)")
 
@@ -164,7 +177,7 @@ def test_a_notebook_gets_the_same_from_three_calls(csv):
         ([*LATENTS, "--learn", "daily.period = 20h..28h"], "expected one of the covariance's parameters ['scale']"),
         ([*LATENTS, "--learn", "daily.scale = 25h..28h"], "the covariance's own 24.0, where learning starts"),
         ([*LATENTS, "--decoys", "40"], "decoys: expected at most"),
-        ([*LATENTS, "--forecast", "1h"], "forecast: expected at least the median step, 2, got '1h'"),
+        ([*LATENTS, "--forecast", "1h"], "forecast: expected from one step, 2 here, to 100,000 of them, got '1h'"),
         ([*LATENTS, "--hold-out", "9d"], "hold_out: expected some of the 48 rows, but not all"),
         ([*LATENTS, "--time-unit", "years"], "time-unit: the times are dates, read as hours"),
         ([*LATENTS, "--encoding", "klingon"], "expected text in klingon"),

@@ -104,6 +104,19 @@ def test_what_draws_cannot_know():
         alps.inclusion_sensitivity(toy_tree(gates), [1])
 
 
+def test_only_a_sampler_s_tree():
+    """SVI's gates are apart by construction: weighting its draws says nothing of another posterior."""
+    gates = np.ones((1, 50, 2))
+    tree = toy_tree(gates)
+    tree.attrs["engine"] = "svi"
+    with pytest.raises(ValueError, match="tree: expected a Gibbs run's"):
+        alps.inclusion_sensitivity(tree)
+    with pytest.raises(TypeError, match="tree: expected one result of to_datatree, got dict"):
+        alps.inclusion_sensitivity({"gibbs": toy_tree(gates)})
+    with pytest.raises(ValueError, match="inclusion_probs: expected at least one probability"):
+        alps.inclusion_sensitivity(toy_tree(gates), [])
+
+
 def test_prune_keeps_one_of_a_pair():
     """The likelier of two equal latents that share the evidence; the rest by the threshold."""
     covariances = {"L0": COVARIANCES["rough"], "L1": COVARIANCES["sine 2"], "L2": COVARIANCES["sine 2"]}

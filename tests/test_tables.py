@@ -179,6 +179,15 @@ def test_the_last_stretch_and_the_future():
     assert (yearly.split[:, 0] == "test").sum() == 1
 
 
+@pytest.mark.parametrize(("forecast", "last"), [("1mo", "2025-01-01"), ("2mo", "2025-02-01"), ("1y", "2025-12-01")])
+def test_months_ahead_are_months(forecast, last):
+    """Not 31 days each: the calendar's own step goes on."""
+    index = pd.date_range("2024-01-01", periods=12, freq="MS", name="date")
+    data = alps.split_table(pd.DataFrame({"u": np.arange(12.0)}, index=index), forecast=forecast)
+    assert data.dates[-1] == np.datetime64(last)
+    assert all(stamp.astype("M8[D]").astype(str).endswith("-01") for stamp in data.dates)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -186,7 +195,8 @@ def test_the_last_stretch_and_the_future():
         ({"hold_out": "100%"}, "hold_out: expected some of the 5 rows, but not all"),
         ({"hold_out": 0}, "hold_out: expected a positive duration"),
         ({"hold_out": "soon"}, "hold_out: expected a duration such as 24h or 4d, or a number, got 'soon'"),
-        ({"forecast": 0.5}, "forecast: expected at least the median step, 1, got 0.5"),
+        ({"forecast": 0.5}, "forecast: expected from one step, 1 here, to 100,000 of them, got 0.5"),
+        ({"forecast": 1e9}, "forecast: expected from one step, 1 here, to 100,000 of them, got 1000000000.0"),
     ],
 )
 def test_stretches_that_cannot_be(arguments, message):

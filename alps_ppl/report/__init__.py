@@ -15,9 +15,16 @@ from alps_ppl.report.verdict import NAMES, verdict
 def write(folder: Path) -> Path:
     """Write ``report.html`` into a run's folder; returns its path."""
     results = read(folder)
-    page = render(results)
-    for tree in results.trees.values():
-        tree.close()
+    try:
+        page = render(results)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
+        raise BadInput(
+            f"{folder}: expected the files of one whole run; some are damaged or of another run "
+            f"({type(error).__name__}: {error}); run the model file again"
+        ) from error
+    finally:
+        for tree in results.trees.values():
+            tree.close()
     path = folder / "report.html"
     try:
         path.write_text(page, encoding="utf-8")
@@ -57,7 +64,7 @@ def _context(results: Results) -> dict[str, Any]:
     has_latents = "x" in tree["posterior"]
     times = figures.times_of(results.predictions, results.summary)
     return {
-        "name": Path(results.summary["model_file"]).stem,
+        "name": results.name,
         "summary": results.summary,
         "verdict": found,
         "engines": list(results.trees),

@@ -21,8 +21,12 @@ TEXT = {
 
 
 class Results(NamedTuple):
-    """What a run found. ``trees`` are by engine, opened but not read."""
+    """What a run found. ``name``: the model file's, or the folder's where that file is one of ``alps-ppl fit``.
 
+    ``trees`` are by engine, opened but not read.
+    """
+
+    name: str
     summary: dict[str, Any]
     predictions: pd.DataFrame
     scores: pd.DataFrame
@@ -40,7 +44,9 @@ def read(folder: Path) -> Results:
         raise BadInput(f"{folder / 'summary.json'}: expected a run's summary, but it has no {', no '.join(lacking)}")
     engines = list(summary["settings"])
     _require(folder, [f"posterior_{engine}.nc" for engine in engines])
+    stem = Path(str(summary["model_file"])).stem
     return Results(
+        folder.resolve().name if stem == "model" else stem,
         summary,
         _table(folder / "predictions.csv", ("split", "output", "engine", "observed", "mean", "lower", "upper")),
         _table(folder / "scores.csv", ("engine", "split", "output", "rmse", "unit")),

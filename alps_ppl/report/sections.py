@@ -71,8 +71,11 @@ def colours(table: pd.DataFrame, engine: str) -> dict[str, str]:
 
 
 def data(predictions: pd.DataFrame, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of outputs, times and cells; ``extent``: the first and the last time, where there is one axis."""
-    first = predictions[predictions.engine == predictions.engine.iloc[0]]
+    """The numbers of outputs, times and cells; ``extent``: the first and the last time, where there is one axis.
+
+    The times of a forecast ahead of the file have no cells and don't count.
+    """
+    first = predictions[(predictions.engine == predictions.engine.iloc[0]) & (predictions.split != "forecast")]
     observed, outputs = first.observed.notna(), first.output.nunique()
     extent = None
     if "input" in first:
