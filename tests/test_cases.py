@@ -281,6 +281,7 @@ def test_05_gradients_at_zero_distance(x64):
 
 
 @both_engines
+@pytest.mark.slow
 def test_06_the_same_fit_in_float32(engine):
     """Gates and predictions right within the noise, which is learnt."""
     t, y, f = sines(noise=0.3)
@@ -315,6 +316,7 @@ def test_06_svi_in_float32_with_too_little_noise_is_finite_or_an_error_with_the_
     ("num_inducing", "num_steps"),
     [(5, 300), (60, 100), *(pytest.param(k, 5000, marks=pytest.mark.slow) for k in (5, 6, 20, 50, 100))],
 )
+@pytest.mark.slow
 def test_07_any_number_of_inducing_inputs(num_inducing, num_steps):
     """Fewer than the 50 times, as many, and more."""
     t, y, _ = sines(50)
@@ -336,6 +338,7 @@ def test_07_integer_times_and_one_hundred_inducing_inputs(num_steps):
 
 
 @pytest.mark.parametrize("num_steps", [300, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_07_two_inducing_inputs_equal_at_the_start(num_steps):
     """They may stay equal; the fit is finite all the same."""
     model, (t, y, _) = periods(noise_variance=0.1), sines()
@@ -668,6 +671,7 @@ def test_16_the_discrete_program_given_to_svi_is_an_error():
 
 
 @pytest.mark.parametrize("learning_rate", [1.0, 100.0])
+@pytest.mark.slow
 def test_17_a_large_learning_rate_is_finite_or_named(learning_rate):
     t, y, _ = sines()
     model = periods(noise_variance=dist.InverseGamma(2.0, 0.1))

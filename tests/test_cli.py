@@ -132,6 +132,7 @@ def test_the_same_seed_gives_the_same_answer(call, model_file, tmp_path):
     pd.testing.assert_frame_equal(*frames)
 
 
+@pytest.mark.slow
 def test_a_short_report(call, model_file, tmp_path):
     """One chain, no test split, engines the other way round: dashes, notes and nulls."""
     model_file.write_text(MODEL_FILE.replace('"test": t >= 30', '"future": t > 99').replace("1500", "20"))

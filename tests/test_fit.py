@@ -145,6 +145,7 @@ def test_auto_says_what_it_chose(csv):
     assert '"24 h": alps.linear_periodic(24.0)' in source
 
 
+@pytest.mark.slow
 def test_a_notebook_gets_the_same_from_three_calls(csv):
     table = pd.read_csv(csv, index_col="date")[["north", "south"]].sort_index()
     data = alps.Data(table.index, table)

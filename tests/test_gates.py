@@ -142,6 +142,7 @@ def harmonics():
     return model, t, y
 
 
+@pytest.mark.slow
 def test_svi_finds_the_shared_gate_and_theta(harmonics, key):
     """At the optimum q(theta) is the Beta that the gates' probabilities give (coordinate ascent's closed form)."""
     model, t, y = harmonics

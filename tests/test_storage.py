@@ -144,7 +144,7 @@ def test_predictions_with_shared_gates_and_learnt_parameters(engine, tmp_path):
 FEW = {name: COVARIANCES[name] for name in ("cosine", "matern", "periodic")}
 
 
-@pytest.fixture(scope="module", params=["svi", "gibbs"])
+@pytest.fixture(scope="module", params=[pytest.param("svi", marks=pytest.mark.slow), "gibbs"])
 def saved(request, tmp_path_factory):
     """Learnt noise, missing cells: (engine, posterior, model, y, path)."""
     model = alps.ALPS(FEW, ["u", "v"], noise_variance=dist.InverseGamma(2.0, 0.1))
@@ -241,6 +241,7 @@ def test_states_of_rough_latents(tmp_path, keep_latents):
     same(alps.predict(loaded, new_inputs=t[:3] + 0.4), alps.predict(run, new_inputs=t[:3] + 0.4))
 
 
+@pytest.mark.slow
 def test_fit_save_replaces_what_is_there(tmp_path, two_periods):
     model, t, y = two_periods
     path = tmp_path / "p.nc"
@@ -268,6 +269,7 @@ class Mine(kernels.Kernel):
         return jnp.exp(-(((X1 - X2) / self.scale) ** 2))
 
 
+@pytest.mark.slow
 def test_a_covariance_of_ones_own_needs_the_model_again(tmp_path):
     def model(scale):
         return alps.ALPS({"mine": 2.0 * Mine(scale), "T=7": alps.linear_periodic(7.0)}, 2, noise_variance=0.1)
