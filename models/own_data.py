@@ -183,6 +183,10 @@ def measured() -> list[dict]:
     return sorted(results.load("own_data")["rows"], key=lambda row: list(TABLES).index(row["table"]))
 
 
+def _r_hat(value: float | None) -> str:
+    return "infinite: chains froze on both sides" if value is None else f"{value:.3f}"
+
+
 def _markdown(name: str, frame: pd.DataFrame) -> str:
     header = f"| {name} | {' | '.join(frame.columns)} |\n|---|{'---|' * frame.shape[1]}\n"
     lines = [f"| {key} | {' | '.join(f'{value:.3f}' for value in row)} |" for key, row in frame.iterrows()]
@@ -207,7 +211,7 @@ def page(rows: list[dict]) -> str:
             f"## {table.file}",
             f"```\nalps-ppl {shlex.join(command(table, 'results/' + row['table'], row['seed']))}\n```",
             f"A sensible answer: {table.sensible} {row['seconds']:.0f} s; largest R-hat of a gate "
-            f"{row['diagnostics']['max_rhat']:.3f}, of the log joint {row['diagnostics']['lp_rhat']:.2f}.",
+            f"{_r_hat(row['diagnostics']['max_rhat'])}, of the log joint {_r_hat(row['diagnostics']['lp_rhat'])}.",
             _markdown("process", gates),
             _markdown("forecast", scores),
         ]  # fmt: skip
@@ -222,6 +226,12 @@ def page(rows: list[dict]) -> str:
         f"Coverage of the 90 % bands over all test cells of the {len(rows)} tables: "
         + ", ".join(f"{name} {100 * value:.0f} %" for name, value in coverage.items())
         + f". {kept['minutes']:.0f} minutes in all, {kept.get('date', '')}.",
+        "What keeps it from 90 %: every forecast here is one stretch, whose cells miss together. The US temperatures' "
+        "is the turn of a year of which only one was seen, by a dictionary without a slow process that could doubt the "
+        "yearly sine; the currencies' is the recovery from 2008. A few processes of fixed scales serve all outputs, and "
+        "with learnt noise chains settle on different outputs to follow closely (the R-hat of the log joint): their gates "
+        "mostly agree, and their bands are averages over modes. El Nino's trend and slow process can stand in for each "
+        "other on 61 years, and chains freeze on either; so do Minnesota's rough process and its half-yearly wave.",
     ]
     return "\n\n".join(parts) + "\n"
 
