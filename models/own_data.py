@@ -229,7 +229,7 @@ def page(rows: list[dict]) -> str:
         "What keeps it from 90 %: every forecast here is one stretch, whose cells miss together. The US temperatures' "
         "is the turn of a year of which only one was seen, by a dictionary without a slow process that could doubt the "
         "yearly sine; the currencies' is the recovery from 2008. A few processes of fixed scales serve all outputs, "
-        "and with learnt noise chains settle on different outputs to follow closely (the R-hat of the log joint): gates "
+        "and with learnt noise chains settle on different outputs to follow closely (R-hat of the log joint): gates "
         "mostly agree, and bands are averages over modes. El Nino's trend and slow process can stand in for each other "
         "on 61 years, and chains freeze on either; so do Minnesota's rough process and its half-yearly wave.",
     ]
