@@ -89,8 +89,8 @@ def _structure(covariance: Covariance) -> tuple:
 def equal_covariance_groups(covariances: Sequence[Covariance]) -> list[int]:
     """A group number for each covariance, the same for covariances that are equal."""
     seen: dict[tuple, int] = {}
-    keys = [
-        (_structure(c), tuple(np.asarray(leaf, float).tobytes() for leaf in jax.tree.leaves(c))) for c in covariances
+    keys = [  # complex: the roots of a CARMA covariance are
+        (_structure(c), tuple(np.asarray(leaf, complex).tobytes() for leaf in jax.tree.leaves(c))) for c in covariances
     ]
     return [seen.setdefault(key, len(seen)) for key in keys]
 
