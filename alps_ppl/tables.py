@@ -43,6 +43,11 @@ def read_table(
     """
     path = Path(path)
     raw = _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path, separator, encoding)
+    if raw.shape[1] == 1:
+        raise ValueError(
+            f"{path.name}: expected columns separated by {separator or ','!r}, got one, {short(raw.columns[0])}; give "
+            "the separator"
+        )
     raw = raw.dropna(how="all").reset_index(drop=True)
     if raw.empty:
         raise ValueError(f"{path.name}: expected a header and rows of values, got no rows")
@@ -118,7 +123,7 @@ def _read_csv(path: Path, separator: str | None, encoding: str) -> pd.DataFrame:
             first = next(lines, "")
             separator = separator or max(",;\t|", key=re.sub(r'"[^"]*"', "", first).count)
             header = [cell.strip() for cell in next(csv.reader([first], delimiter=separator), [])]
-        _check_header(path, header, separator)
+        _check_header(path, header)
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
             # As text: what isn't a number is then an error that names its place.
@@ -136,16 +141,12 @@ def _read_csv(path: Path, separator: str | None, encoding: str) -> pd.DataFrame:
     return table.set_axis(header, axis=1)
 
 
-def _check_header(path: Path, header: list[str], separator: str) -> None:
+def _check_header(path: Path, header: list[str]) -> None:
     if not header:
         raise ValueError(f"{path.name}: expected a header and rows of values, got an empty file")
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise ValueError(f"{path.name}: expected column names that differ, got {short(twice)} more than once")
-    if len(header) == 1:
-        raise ValueError(
-            f"{path.name}: expected columns separated by {separator!r}, got one, {short(header[0])}; give the separator"
-        )
     if all(re.fullmatch(r"[-+]?\d*[.,]?\d+(?:[eE][-+]?\d+)?", name) for name in header):
         raise ValueError(f"{path.name}: expected the columns' names in the first row, got numbers, {short(header)}")
 
@@ -316,7 +317,9 @@ def _ahead(forecast: str | float, index: pd.Index, t: np.ndarray, unit: str | No
     count = max(1, int(length + 1e-9))
     if isinstance(index, pd.DatetimeIndex):
         distinct = index.unique()
-        frequency = pd.infer_freq(distinct) if len(distinct) > 2 else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pandas 3: of the kind of result, which is as good in any
+            frequency = pd.infer_freq(distinct) if len(distinct) > 2 else None
         if frequency is not None:  # months and years aren't all of one length
             count = max(1, round(length)) if step > 27 * (24 if unit == "hours" else 1) else count
             return pd.date_range(distinct[-1], periods=count + 1, freq=frequency)[1:]
