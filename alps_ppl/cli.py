@@ -230,7 +230,7 @@ def fit(
         for path in paths:
             _write_model_file(path, source)
     except OSError as error:
-        raise BadInput(f"{error.filename}: can't be written: {error.strerror}") from None
+        raise BadInput(f"{error.filename}: {error.strerror}") from None
     except (ValueError, TypeError) as error:
         # Of an error in a covariance the first line; the others point at its place, under the text.
         raise BadInput(str(error).partition("\n")[0]) from None
