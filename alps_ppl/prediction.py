@@ -66,13 +66,12 @@ def predict(
     if new_inputs is None:
         raise ValueError("new_inputs: expected the times to predict, got None")
     check_count("num_draws", num_draws)
-    its: Any = model
     if model is None and inputs is None and y is None:
-        its, inputs = fitted(posterior)
+        model, inputs = fitted(posterior)
     else:
-        its, inputs, y = check_posterior(posterior, its, inputs, y, num_draws)
-    new_inputs = _check_new(its, inputs, new_inputs)
-    draws = posterior_draws(posterior, its, inputs, new_inputs, num_draws)
+        model, inputs, y = check_posterior(posterior, model, inputs, y, num_draws)
+    new_inputs = _check_new(model, inputs, new_inputs)
+    draws = posterior_draws(posterior, model, inputs, new_inputs, num_draws)
     if not include_noise:
         draws = draws._replace(noise_variance=jnp.zeros_like(draws.noise_variance))
     tails = jnp.asarray([0.5 - interval / 2, 0.5 + interval / 2], inputs.dtype)
@@ -86,7 +85,7 @@ def predict(
     names = ("mean", "sd", "lower", "upper")
     dataset = xr.Dataset(
         {name: (("time", "output"), np.asarray(value)) for name, value in zip(names, values, strict=True)},
-        coords={"output": list(its.outputs), **time_coordinate(new_inputs)},
+        coords={"output": list(model.outputs), **time_coordinate(new_inputs)},
         attrs={"interval": interval, "includes_noise": int(include_noise)},
     )
     return dataset
@@ -147,7 +146,7 @@ def fitted(posterior: SVIFit | GibbsFit | MCMC) -> tuple[ALPS, Array]:
 
 
 def check_posterior(
-    posterior: SVIFit | GibbsFit | MCMC, model: ALPS, inputs: Any, y: Any, num_draws: int
+    posterior: SVIFit | GibbsFit | MCMC, model: ALPS | None, inputs: Any, y: Any, num_draws: int
 ) -> tuple[ALPS, Array, Array]:
     """The model, with what the fit learnt of its covariances, and ``inputs`` and ``y`` as arrays.
 

@@ -159,29 +159,43 @@ def run(
     shutil.rmtree(folder, ignore_errors=True)
     _report(out, table, summary, trees)
     if prune_below is not None:
-        best = trees["gibbs"] if "gibbs" in trees else trees["svi"]
-        try:
-            smaller = prune(model, best, threshold=prune_below)
-        except ValueError as error:
-            raise BadInput(f"--prune: {error}") from error
-        left_out = [name for name in model.latents if name not in smaller.latents]
-        if not left_out:
-            click.echo(f"\nNothing to prune: every latent has a probability of {prune_below:g} or more.")
-            return scores
-        click.echo(f"\nWithout {', '.join(left_out)}, fitted again:")
-        again = SimpleNamespace(
-            __file__=module.__file__, data=lambda: data, model=lambda data: smaller, SVI=module.SVI, GIBBS=module.GIBBS
-        )
-        (out / "pruned" / "figures").mkdir(parents=True, exist_ok=True)
-        pruned = run(again, engines=engines, seed=seed, out=out / "pruned", progress=progress, fresh=fresh)
-        lost = _lost(scores, pruned)
-        lost.to_csv(out / "pruned" / "lost.csv", index=False)
-        for row in lost.itertuples():
-            click.echo(
-                f"{row.engine}, split {row.split!r}: {row.lost:.4f} nats of log predictive density lost per cell "
-                f"(standard error over cells {row.se:.4f}, the sampler's own error not counted)"
+        smaller = _smaller(model, trees, prune_below)
+        if smaller is not None:
+            again = SimpleNamespace(
+                __file__=module.__file__,
+                data=lambda: data,
+                model=lambda data: smaller,
+                SVI=module.SVI,
+                GIBBS=module.GIBBS,
             )
+            (out / "pruned" / "figures").mkdir(parents=True, exist_ok=True)
+            options: dict[str, Any] = {"progress": progress, "fresh": fresh, "checkpoint_seconds": checkpoint_seconds}
+            pruned = run(again, engines=engines, seed=seed, out=out / "pruned", **options)
+            _report_lost(out / "pruned", _lost(scores, pruned))
     return scores
+
+
+def _smaller(model: ALPS, trees: dict[str, xr.DataTree], prune_below: float) -> ALPS | None:
+    """The pruned model, by the Gibbs run where there is one; None where nothing is left out."""
+    try:
+        smaller = prune(model, trees["gibbs"] if "gibbs" in trees else trees["svi"], threshold=prune_below)
+    except ValueError as error:
+        raise BadInput(f"--prune: {error}") from error
+    left_out = [name for name in model.latents if name not in smaller.latents]
+    if not left_out:
+        click.echo(f"\nNothing to prune: every latent has a probability of {prune_below:g} or more.")
+        return None
+    click.echo(f"\nWithout {', '.join(left_out)}, fitted again:")
+    return smaller
+
+
+def _report_lost(out: Path, lost: pd.DataFrame) -> None:
+    lost.to_csv(out / "lost.csv", index=False)
+    for row in lost.itertuples():
+        click.echo(
+            f"{row.engine}, split {row.split!r}: {row.lost:.4f} nats of log predictive density lost per cell "
+            f"(standard error over cells {row.se:.4f}, the sampler's own error not counted)"
+        )
 
 
 def _learnt(before: ALPS, after: ALPS) -> dict[str, float]:
