@@ -227,6 +227,8 @@ def fit(
     try:
         source, notes = compose(file, outputs=columns, num_decoys=decoys, **options)
         paths = [out / "model.py", *([save_model_file] if save_model_file else [])]
+        if paths[-1].suffix != ".py":
+            raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(paths[-1])!r}")
         for path in paths:
             _write_model_file(path, source)
     except OSError as error:
@@ -259,10 +261,9 @@ def report(folder: Path, show: bool):
 
 def _write_model_file(path: Path, source: str) -> None:
     """Never over another file: one that isn't what ``fit`` writes here, or was changed since, stays."""
-    if path.suffix != ".py":
-        raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(path)!r}")
     if path.exists() and path.read_text(encoding="utf-8", errors="replace") != source:
-        kept = path.with_name(f"{path.stem}.before.py")
+        names = (path.with_name(f"{path.stem}.before{number}.py") for number in ("", *range(2, 1_000)))
+        kept = next(name for name in names if not name.exists())
         path.replace(kept)
         click.echo(f"{path}: what was there is now {kept.name}")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,14 @@ from alps_ppl.grammar import UNITS, Parsed, duration, parse, unit_name
 from alps_ppl.model import check_bounds
 from alps_ppl.tables import read_table, split_table
 
-# Of standardised outputs: its mean is a tenth of an output's variance. With n cells the noise variance can't fall far
-# below 0.2 / n, so that it doesn't collapse where a file has no noise at all.
-LEARNT = "dist.InverseGamma(2.0, 0.1)"
+# A learnt noise variance's prior mean, in variances of an output, and what share of an output's cells it counts as. One
+# that counts less lets the noise fall to nothing, and chains then follow other outputs exactly, each its own.
+NOISE_MEAN = 0.1
+NOISE_SHARE = 0.1
 FEWEST_INDUCING, MOST_INDUCING, MOST_INDUCING_OF_FEW_ROWS = 15, 40, 60
 BATCH = 256
-# Rows up to which the sampler's full lengths stay within two minutes.
-LONG = 1_500
+# Rows up to which the sampler's longest and long chains, and SVI's longer ones, stay within two minutes.
+FEW, LONG = 500, 1_500
 
 
 class Latent(NamedTuple):
@@ -83,11 +84,21 @@ def compose(
         ),
         bounds=_bounds(learn, named, unit),
         prior="inclusion_prob=0.5" if expected_active is None else f"expected_active={expected_active!r}",
-        noise=LEARNT if noise == "learnt" else repr(_noise(noise)),
+        noise=noise_prior(data) if noise == "learnt" else repr(_noise(noise)),
         svi=_dict(svi_settings(data, [latent.parsed for latent in named])),
         gibbs=_dict(gibbs_settings(data)),
     )
     return source, notes
+
+
+def noise_prior(data: Data) -> str:
+    """An inverse gamma of mean .1 that weighs as much as a tenth of an output's cells, of which there are n on average.
+
+    With rss the residuals' sum of squares, the noise variance is InverseGamma(concentration + n / 2, rate + rss / 2).
+    """
+    num_observed = float((~np.isnan(data.train_y)).sum(0).mean())
+    concentration = round(2 + NOISE_SHARE * num_observed / 2, 1)
+    return f"dist.InverseGamma({concentration}, {NOISE_MEAN * (concentration - 1):.3g})"
 
 
 def svi_settings(data: Data, covariances: Sequence[Parsed]) -> dict:
@@ -103,8 +114,9 @@ def svi_settings(data: Data, covariances: Sequence[Parsed]) -> dict:
 
 def gibbs_settings(data: Data) -> dict:
     """Four chains, shorter ones where there are many times."""
-    many = len(data.train_inputs) > LONG
-    return {"num_warmup": 100 if many else 300, "num_samples": 150 if many else 500, "num_chains": 4}
+    n = len(data.train_inputs)
+    warmup, samples = (500, 1_000) if n <= FEW else (300, 500) if n <= LONG else (150, 150)
+    return {"num_warmup": warmup, "num_samples": samples, "num_chains": 4}
 
 
 def _latents(texts: Sequence[str], data: Data, unit: str | None, num_decoys: int) -> list[Latent]:

@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import random
 from jax.lax import erf_inv
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
@@ -51,12 +52,15 @@ MOVES = {
 BLOCKS = {
     "few outputs": ("marginal_gate", "exchange", "scale"),
     "many outputs": ("gate_column", "gate_latent", "exchange", "scale"),
+    "many outputs, few features": ("gate_column", "gate_latent", "marginal_swap", "exchange", "scale"),
     "collapsed": ("gate_column", "scale"),
     "paper": ("gate",),
     "all": tuple(name for name in MOVES if name != "gate"),
 }
 FEW_OUTPUTS = 2
-STARTS = ("prior", "dispersed", "off", "on")
+# A swap factorises a matrix of all features; up to here two latents that can stand in for each other are worth it.
+FEW_FEATURES = 200
+STARTS = ("held", "prior", "dispersed", "off", "on")
 
 
 class ALPSGibbsState(NamedTuple):
@@ -67,7 +71,8 @@ class ALPSGibbsState(NamedTuple):
     ``gate_prob`` (gate,) is the probability with which the sweep drew each gate on: its mean over the draws
     estimates the inclusion probability with less Monte Carlo error than the mean of ``b``. ``weights`` are those of
     ``z`` once more: prediction needs them, and ``get_samples`` has the program's sites only.
-    ``stats`` is the data's and the same in all chains: it isn't batched in vectorized chains.
+    ``stats`` is the data's and the same in all chains: it isn't batched in vectorized chains. ``held`` counts the
+    sweeps to come in which the gates are held open.
     """
 
     z: dict[str, Array]
@@ -75,6 +80,7 @@ class ALPSGibbsState(NamedTuple):
     gate_prob: Float[Array, " gate"]
     rng_key: Array
     stats: Statistics
+    held: Int[Array, ""]
 
     @property
     def weights(self) -> Float[Array, " weight"]:
@@ -83,7 +89,7 @@ class ALPSGibbsState(NamedTuple):
 
 
 # What vmap maps over when the chains are vectorized: everything but the statistics.
-_CHAIN_AXES = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, rng_key=0, stats=None)  # type: ignore[arg-type]
+_CHAIN_AXES: Any = ALPSGibbsState(z=0, potential_energy=0, gate_prob=0, rng_key=0, stats=None, held=0)  # type: ignore
 
 
 def _refuse_traced_data(data):
@@ -120,10 +126,14 @@ class ALPSGibbs(MCMCKernel):
         ``alps_ppl.gibbs.MOVES``, or the name of a set in ``alps_ppl.gibbs.BLOCKS``: among them "paper" (gate: the
         paper's plain blocks, which mix poorly and are kept as the reference) and "all" but the paper's. "default" is
         what measured best in effective draws per second (``python -m benchmarks gibbs``): "few outputs" with one or two
-        outputs or a latent with states, "many outputs" otherwise.
+        outputs or a latent with states, "many outputs" otherwise; with at most 200 features "many outputs, few
+        features", where latents that can stand in for each other change places.
     start
-        Where b starts: "prior", "off", "on", or "dispersed", which draws the number of active latents evenly from
-        none to all, so that chains start far apart. The other sites start from the prior.
+        Where b starts. "held" holds every gate open for the first half of the warm-up, so that the latents, H and the
+        noise settle before latents drop out, which is what the temperature's low start does for SVI (paper, App. B): a
+        gate that closed while its column of H was noise may not open again. "prior", "off", "on", or "dispersed", which
+        draws the number of active latents evenly from none to all, let gates move from the first sweep: chains that
+        agree from there agree more convincingly. The other sites start from the prior.
     max_rank
         The largest number of features of one latent; a covariance that needs more raises a ValueError.
     tolerance
@@ -134,7 +144,8 @@ class ALPSGibbs(MCMCKernel):
         the number of times, but for latents with states; ``predict`` works all the same.
 
     ``init_params`` may hold b, H, x and noise_variance, each with a leading chain axis for several
-    chains; what it lacks starts as ``start`` says. A fitted SVI state: ``init_params=alps.init_from_svi(...)``.
+    chains; what it lacks starts as ``start`` says, and where it has b no gate is held. A fitted SVI state:
+    ``init_params=alps.init_from_svi(...)``.
     """
 
     sample_field = "z"
@@ -144,7 +155,7 @@ class ALPSGibbs(MCMCKernel):
         model: ALPS,
         *,
         blocks: str | Sequence[str] = "default",
-        start: str = "prior",
+        start: str = "held",
         max_rank: int = 2000,
         tolerance: float | None = None,
         keep_latents: bool = True,
@@ -170,7 +181,7 @@ class ALPSGibbs(MCMCKernel):
             tolerance = float(in_range("tolerance", tolerance, 1e-15, 0.1))
         self.model = model
         self.blocks = blocks
-        self.moves = _moves(blocks, model, has_states=False)
+        self.moves = _moves(blocks, model)
         self.start = start
         self.max_rank = max_rank
         self.tolerance = tolerance
@@ -200,14 +211,16 @@ class ALPSGibbs(MCMCKernel):
                 max_rank=self.max_rank,
                 tolerance=self.tolerance,
             )
-            self.moves = _moves(self.blocks, self.model, has_states=self._features.space is not None)
+            self.moves = _moves(self.blocks, self.model, self._features)
             self._phi = self._features.phi() if self.keep_latents else None
             stats = statistics(self._features, y)
             self._warn_if_imprecise(stats)
         self._sample_fn = self._sweep
-        first = self._init_chain if is_prng_key(rng_key) else jax.vmap(self._init_chain, (0, None, 0), _CHAIN_AXES)
-        num_chains = None if is_prng_key(rng_key) else len(rng_key)
-        return jax.jit(first)(rng_key, stats, self._given(init_params, num_chains))
+        given = self._given(init_params, None if is_prng_key(rng_key) else len(rng_key))
+        held = num_warmup // 2 if self.start == "held" and "b" not in given else 0
+        first = partial(self._init_chain, held=held)
+        first = first if is_prng_key(rng_key) else jax.vmap(first, (0, None, 0), _CHAIN_AXES)
+        return jax.jit(first)(rng_key, stats, given)
 
     def sample(self, state: ALPSGibbsState, model_args, model_kwargs) -> ALPSGibbsState:
         """One sweep over all blocks."""
@@ -285,7 +298,7 @@ class ALPSGibbs(MCMCKernel):
             given["weights"] = self._features.weights(jnp.asarray(given.pop("x")))  # type: ignore[union-attr]
         return given
 
-    def _init_chain(self, rng_key, stats: Statistics, given: dict[str, Array]) -> ALPSGibbsState:
+    def _init_chain(self, rng_key, stats: Statistics, given: dict[str, Array], *, held: int) -> ALPSGibbsState:
         model, dtype = self.model, stats.gram.dtype
         p, m = model.mixing_variance.shape
         num_gates = len(model.gate_names)
@@ -295,6 +308,7 @@ class ALPSGibbs(MCMCKernel):
         )
         prior = model.inclusion_prob[model.first]
         starts: dict[str, Any] = {"prior": prior, "dispersed": uniform["prob"], "off": 0.0, "on": 1.0}
+        starts["held"] = jnp.where(prior > 0, 1.0, 0.0)
         z = {
             "b": uniform["b"] <= starts[self.start],
             "H": normal["H"] * np.sqrt(model.mixing_variance),
@@ -308,7 +322,7 @@ class ALPSGibbs(MCMCKernel):
         z["b"] = model.gates(z["b"]).astype(jnp.int32)
         unknown = jnp.full((), jnp.nan, dtype)  # the first sweep's to compute: a second of compilation
         gate_prob = jnp.asarray(prior, dtype)
-        return ALPSGibbsState(z, unknown, gate_prob, rng_key, stats)
+        return ALPSGibbsState(z, unknown, gate_prob, rng_key, stats, jnp.asarray(held, jnp.int32))
 
     def _noise_variance(self, z) -> Float[Array, " output"]:
         return z["noise_variance"] if self.model.learns_noise else jnp.asarray(self.model.noise_variance, z["H"].dtype)
@@ -349,6 +363,7 @@ class ALPSGibbs(MCMCKernel):
         noise = self._noise_variance(state.z)
         H, b = state.z["H"], state.z["b"].astype(dtype)
         logits = self._logits(state.z)
+        logits = jnp.where((state.held > 0) & (logits > -jnp.inf), jnp.inf, logits)
         rng_key, key, noise_key = random.split(state.rng_key, 3)
         normal, uniform = _noise(key, *self._noise_shapes(len(stats.owner)), dtype)
         gate_probs = []
@@ -383,7 +398,8 @@ class ALPSGibbs(MCMCKernel):
         z |= {"b": b.astype(jnp.int32), "H": H, "weights": weights}
         energy = self._potential_energy(stats, rss, z)
         # A move of gates with a block of their own leaves shared gates out (NaN).
-        return ALPSGibbsState(z, energy, jnp.nanmean(jnp.stack(gate_probs), 0), rng_key, stats)
+        gate_prob = jnp.nanmean(jnp.stack(gate_probs), 0)
+        return ALPSGibbsState(z, energy, gate_prob, rng_key, stats, jnp.maximum(state.held - 1, 0))
 
     def _inclusion_conditional(self, b) -> dist.Beta:
         """The inclusion probability given the gates that it governs: a Beta."""
@@ -548,9 +564,13 @@ class ALPSGibbs(MCMCKernel):
         return jnp.full(len(self.model.gate_names), jnp.nan, prob.dtype).at[gates].set(prob)
 
 
-def _moves(blocks: str | Sequence[str], model: ALPS, *, has_states: bool) -> tuple[str, ...]:
-    few_outputs = len(model.outputs) <= FEW_OUTPUTS or has_states
-    chosen = ("few outputs" if few_outputs else "many outputs") if blocks == "default" else blocks
+def _moves(blocks: str | Sequence[str], model: ALPS, features: Features | None = None) -> tuple[str, ...]:
+    has_states = features is not None and features.space is not None
+    chosen = blocks
+    if blocks == "default":
+        few_features = features is not None and features.num_features <= FEW_FEATURES
+        many = "many outputs, few features" if few_features else "many outputs"
+        chosen = "few outputs" if len(model.outputs) <= FEW_OUTPUTS or has_states else many
     moves = BLOCKS.get(chosen, (chosen,)) if isinstance(chosen, str) else chosen
     if not isinstance(moves, (list, tuple)) or not all(move in list(MOVES) for move in moves):
         raise ValueError(

@@ -49,7 +49,8 @@ TABLES = {
         "us_hourly_temps_2010_3h.csv",
         "--time date --outputs temp_seattle,temp_sf --latent 'yearly = linear_periodic(1y)' "
         "--latent 'half-yearly = linear_periodic(0.5y)' --latent 'daily = linear_periodic(24h)' "
-        "--latent 'half-daily = linear_periodic(12h)' --latent 'rough = matern12(2d)' --decoys 2",
+        "--latent 'half-daily = linear_periodic(12h)' --latent 'slow = matern12(30d)' --latent 'rough = matern12(1d)' "
+        "--decoys 2",
         8,
         "A daily and a yearly cycle, shared; decoys off.",
     ),

@@ -136,7 +136,7 @@ def test_settings_are_sized_to_the_rows():
     assert settings(1_000, rough)[0] == {"num_inducing": 40, "num_steps": 4_000, "batch_size": 256}
     svi, gibbs = settings(3_000, rough)
     assert svi == {"num_inducing": 40, "num_steps": 3_000, "batch_size": 128}
-    assert gibbs == {"num_warmup": 100, "num_samples": 150, "num_chains": 4}
+    assert gibbs == {"num_warmup": 150, "num_samples": 150, "num_chains": 4}
 
 
 def test_auto_says_what_it_chose(csv):

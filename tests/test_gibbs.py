@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from pathlib import Path
 
 import arviz_stats.base
 import jax
@@ -18,6 +19,7 @@ from tinygp import kernels
 import alps_ppl as alps
 from alps_ppl.features import features
 
+ROOT = Path(__file__).parents[1]
 array_stats = arviz_stats.base.array_stats
 
 
@@ -374,3 +376,51 @@ def test_float32_warns_of_inputs_it_rounds():
         model = alps.ALPS({"x": alps.linear_periodic(3.0)}, noise_variance=0.1)
         with pytest.warns(UserWarning, match="subtract the first time"):
             model.check(1.6e9 + np.arange(10.0), np.zeros(10))
+
+
+@pytest.mark.parametrize("blocks", ["few outputs", "many outputs, few features", "paper", "all"])
+def test_gates_are_held_open_for_half_of_the_warm_up(blocks, key):
+    """All but those that can't be open; then they move, and not at all where a start of b or another start is given."""
+    t, rng = np.arange(30.0), np.random.default_rng(0)
+    y = rng.normal(size=(30, 3))
+    latents = {name: alps.linear_periodic(period) for name, period in (("a", 5.0), ("b", 7.0), ("never", 11.0))}
+    model = alps.ALPS(latents, 3, inclusion_prob=[0.01, 0.01, 0.0], noise_variance=1.0)
+    kernel = alps.ALPSGibbs(model, blocks=blocks)
+    state = kernel.init(jax.random.split(key, 20), 6, None, (t, y), {})
+    assert (state.held == 3).all()
+    held = []
+    for _ in range(4):
+        state = kernel.sample(state, (t, y), {})
+        held.append(np.asarray(state.z["b"]))
+    assert (np.stack(held[:3]) == [1, 1, 0]).all()
+    assert held[3][:, :2].mean() < 0.9
+    assert (state.held == 0).all()
+    given = kernel.init(key, 6, {"b": np.zeros(3, int)}, (t, y), {})
+    assert given.held == 0
+    assert alps.ALPSGibbs(model, start="prior").init(key, 6, None, (t, y), {}).held == 0
+
+
+@pytest.mark.slow
+def test_chains_agree_where_gates_are_held_at_first(key):
+    """Minnesota's 18 series: every chain finds the slow and the rough process, as from the prior not every one does.
+
+    A gate that closed while its column of H was noise hardly opens again, with 18 outputs to be right about at once.
+    """
+    table = alps.read_table(ROOT / "models" / "data" / "minnesota_weather_1927_1936.csv", time="t")
+    data = alps.split_table(table)
+    latents = {
+        "yearly": alps.linear_periodic(1.0),
+        "slow": kernels.Exp(scale=jnp.asarray(3.0)),
+        "rough": kernels.Exp(scale=jnp.asarray(0.2)),
+        "decoy": alps.linear_periodic(0.36),
+    }
+    model = alps.ALPS(latents, data.outputs, noise_variance=dist.InverseGamma(8.0, 0.7))
+    found = {}
+    for start in ("held", "prior"):
+        t, y = data.train_inputs, data.train_y
+        mcmc = run(model, t, y, key=key, num_samples=50, num_warmup=200, num_chains=16, start=start, blocks="default")
+        b = np.asarray(mcmc.get_samples(group_by_chain=True)["b"])
+        found[start] = b[..., :3].mean(1).min(1) > 0.9
+        assert b[..., 3].mean() < 0.1
+    assert found["held"].all()
+    assert not found["prior"].all()
