@@ -227,11 +227,11 @@ def page(rows: list[dict]) -> str:
         f"Coverage of the 90 % bands over all test cells of the {len(rows)} tables: "
         + ", ".join(f"{name} {100 * value:.0f} %" for name, value in coverage.items())
         + f". {kept['minutes']:.0f} minutes in all, {kept.get('date', '')}.",
-        "What keeps it from 90 %: every forecast here is one stretch, whose cells miss together. The US temperatures' is "
-        "the turn of a year of which only one was seen, the currencies' the recovery from 2008; and a few processes of "
-        "fixed scales and unit variance serve all outputs of a table. SVI is the lesser engine where it leaves out what "
-        "the sampler has on: a memory of a day over a year is more than its inducing inputs resolve, and Minnesota's slow "
-        "process stays off in it with 10,000 steps or four starts, too.",
+        "What keeps it from 90 %: every forecast here is one stretch, whose cells miss together. The US temperatures' "
+        "is the turn of a year of which only one was seen, the currencies' the recovery from 2008; and a few processes "
+        "of fixed scales and unit variance serve all outputs of a table. SVI is the lesser engine where it leaves out "
+        "what the sampler has on: a memory of a day over a year is more than its inducing inputs resolve, and "
+        "Minnesota's slow process stays off in it with 10,000 steps or four starts, too.",
     ]
     return "\n\n".join(parts) + "\n"
 
