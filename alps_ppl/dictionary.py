@@ -16,6 +16,8 @@ FALSE_ALARM = 0.001
 CALENDAR = ("y", "w", "d")
 CLEAR_SHARE = 0.8
 HARMONICS = 6
+# A cycle whose size changes slowly has peaks beside its own, this many cycles over the span away: no other period.
+SIDE_CYCLES = 2.5
 # Of the shortest period offered, no small fractions of it: 24 h have decoys of 31 h and 17 h.
 DECOY_RATIOS = (1.29, 0.708, 1.87, 0.59, 2.43, 0.453, 3.17, 0.37, 4.23, 0.29, 5.71, 0.23, 7.39)
 MOST_ROWS = 5_000
@@ -152,20 +154,22 @@ def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float
             cycles = f"only {span / period:.2g} of its cycles in the data"
             found.append((period, f"{cycles}, but a sine of it is {share:.0%} of all that is slow"))
     while len(found) < MOST_PERIODS:
-        frequency, height, threshold = _highest_peak(_without(outputs, [p for p, _ in found]), span, step)
+        taken = np.array([1 / p for p, _ in found])
+        frequency, height, threshold = _highest_peak(_without(outputs, 1 / taken), span, step, taken)
         if height < threshold:
             break
-        period = next(
-            (p / k for p in known for k in (1, 2, 3, 4) if abs(k / p - frequency) < 0.5 / span), 1 / frequency
-        )
-        if any(abs(1 / period - 1 / p) < 0.5 / span for p, _ in found):  # what is left of one already taken
+        # A harmonic of a cycle of the calendar that is there may change its size, too.
+        near = {p: SIDE_CYCLES if p in [q for q, _ in found] else 0.5 for p in known}
+        harmonics = [(p / k, near[p]) for p in known for k in (1, 2, 3, 4)]
+        period = next((p for p, cycles in harmonics if abs(1 / p - frequency) < cycles / span), 1 / frequency)
+        if period in [p for p, _ in found]:
             break
         why = f"its peak is {np.exp(height):.0f} times the spectrum around it ({np.exp(threshold):.0f} is significant)"
         found.append((period, why))
     return found
 
 
-def _without(y: list, periods: Sequence[float]) -> list:
+def _without(y: list, periods: Sequence[float] | np.ndarray) -> list:
     """Each output less a straight line and sines of these periods, by least squares, standardised."""
     rest = []
     for t, values in y:
@@ -175,7 +179,7 @@ def _without(y: list, periods: Sequence[float]) -> list:
     return rest
 
 
-def _sines(t: np.ndarray, periods: Sequence[float]) -> np.ndarray:
+def _sines(t: np.ndarray, periods: Sequence[float] | np.ndarray) -> np.ndarray:
     phase = 2 * np.pi * t[:, None] / np.array([p for p in periods] or [np.inf])
     middle = (t - t.mean()) / (np.ptp(t) or 1.0)
     return np.concatenate([np.ones((len(t), 1)), middle[:, None], np.cos(phase), np.sin(phase)], 1)
@@ -196,12 +200,16 @@ def _share_of_slow(y: list, period: float) -> float:
     return min(shares)
 
 
-def _highest_peak(y: list, span: float, step: float) -> tuple[float, float, float]:
-    """The frequency of the highest peak over the smooth spectrum, its log height and the log of what is significant."""
+def _highest_peak(y: list, span: float, step: float, taken: np.ndarray) -> tuple[float, float, float]:
+    """The frequency of the highest peak over the smooth spectrum, its log height and the log of what is significant.
+
+    Frequencies beside those ``taken`` aren't looked at.
+    """
     num_independent = int(0.48 * span / step)  # at half a step a sine and a cosine are one
     coarse = np.arange(1, num_independent + 1) / span
     fine = np.arange(3 * FEWEST_CYCLES, 3 * num_independent + 1) / (3 * span)
     level = _smooth_spectrum(coarse, _pooled_power(y, coarse))
+    fine = fine[(np.abs(fine[:, None] - taken) >= SIDE_CYCLES / span).all(1)]
     best = fine[np.argmax(np.log(_pooled_power(y, fine)) - level(fine))]
     around = best + np.linspace(-0.5, 0.5, 51) / span
     power = _pooled_power(y, around)
