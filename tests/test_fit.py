@@ -121,11 +121,16 @@ def test_no_file_is_overwritten(call, csv, tmp_path):
     status, _, error = call("fit", csv, *LATENTS, "--save-model-file", csv, "--out", tmp_path / "out")
     assert (status, csv.read_bytes()) == (2, before)
     assert "--save-model-file: expected the name of a Python file (.py)" in error
+    assert not (tmp_path / "out").exists()
     mine = tmp_path / "mine.py"
     mine.write_text("# mine")
     call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out", "--set", "SVI.steps=3")
     assert (tmp_path / "mine.before.py").read_text() == "# mine"
     assert "alps.read_table" in mine.read_text()
+    mine.write_text("# mine again")
+    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out", "--set", "SVI.steps=3")
+    assert (tmp_path / "mine.before2.py").read_text() == "# mine again"
+    assert (tmp_path / "mine.before.py").read_text() == "# mine"
 
 
 def test_settings_are_sized_to_the_rows():
