@@ -274,7 +274,8 @@ def plot_latents(
 ) -> np.ndarray:
     """Each latent that some engine has on (above 1/2): mean and 90 % band of x_j while its gate is open.
 
-    Signs are aligned as in ``plot_mixing``. One axes per latent, over the fitted inputs: the paper's Figure 2a.
+    Signs are aligned as in ``plot_mixing``. One axes per latent, over the fitted inputs; the paper's
+    Figure 2a has the noiseless ones.
     """
     trees = by_engine(trees, needs="x")
     posteriors = align_engines(trees)

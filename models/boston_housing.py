@@ -8,10 +8,9 @@ its four: 404 training rows, ``np.random.default_rng(split).permutation(506)[:40
 out as "test"; inputs raw, as in the file; the price standardised by its training mean and sd, so that H has prior
 variance 1; a fixed noise variance of 0.2 in those units. All of it is a choice: see ``boston_subsets.py``.
 
-rm, ptratio and lstat were on on every split measured, chas on most (``docs/claims.md``): with another start it may be
-off, at nearly the same bound on the evidence. Gibbs keeps crim, nox and mostly dis as well. SVI's bound lies tens of
-nats below the evidence, since its family takes the latents to be independent; that this costs most with columns that
-share what they explain is the likely reason why it drops them.
+rm, ptratio and lstat were on on every split measured, chas on most (``docs/claims.md``). Gibbs keeps crim, nox and
+mostly dis as well. SVI's family takes the latents to be independent, which costs its bound most with columns that share
+what they explain; that is the likely reason why it drops them.
 
 A unit lengthscale makes raw columns very unlike one another: it is one room of rm and one per cent of lstat, but also
 one dollar of tax, so that tax comes near giving each of its values a price of its own, and twice the whole range of

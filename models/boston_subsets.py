@@ -307,11 +307,15 @@ def _previous() -> tuple[dict, list[str], float]:
     help="Runs of each engine on each split: keys 0 to this, less one.",
 )
 @click.option("--reading", "readings", multiple=True, type=click.Choice(list(READINGS)), default=[PAPERS_READING])
-@click.option("--engine", "engines", multiple=True, type=click.Choice(["svi", "gibbs"]), help="None: what's left.")
-@click.option("--num-inducing", default=boston.SVI["num_inducing"], help="Of SVI.")
+@click.option(
+    "--engine", "engines", multiple=True, type=click.Choice(["svi", "gibbs"]), help="One or both, to measure."
+)
+@click.option("--num-inducing", default=boston.SVI["num_inducing"], type=click.IntRange(min=1), help="Of SVI.")
 @click.option("--ranks", is_flag=True, help="Rank all that is there among all 8,192 subsets: a minute a split, once.")
 def main(splits: int, seeds: int, readings: tuple[str, ...], engines: tuple[str, ...], num_inducing: int, ranks: bool):
     """Measure GP-ALPS on the Boston data; adds to docs/claims/boston_housing.json what isn't there yet."""
+    if not (engines or ranks):
+        raise click.UsageError("expected --engine svi or --engine gibbs to measure, or --ranks to rank what is there")
     numpyro.enable_x64()
     rows, commands, minutes = _previous()
     commands.append(" ".join(["python -m models.boston_subsets", *map(shlex.quote, sys.argv[1:])]))

@@ -5,13 +5,14 @@ Three sine waves of periods 7, 17 and 23 have Gaussian noise added to them and a
 those of 7, 17 and 23 should be on, one of each duplicate.
 
 The paper doesn't say how many times there are, what Z and the waves' phases are, how strong the noise is, nor the
-model's. Here: 150 times and 50 more to forecast; Z standard normal and phases uniform; waves of variance 1, as the
-latents' prior has; noise of sd 0.5 on them. The outputs then share their noise, of covariance 0.25 H* H*^T, and the
-model, whose noise is independent per output, is slightly wrong about it: nine outputs that agree on a wiggle look like
-evidence for a process. ``independent=True`` has the same noise variances without the sharing. The model's noise
-variance is learnt, each output's by itself.
+model's; only that the noise hides the period 7 in output 1. Here: 150 times and 50 more to forecast; Z standard normal
+and phases uniform; waves of variance 1, as the latents' prior has; noise of sd 0.5 on them, which doesn't hide that
+period in output 1 (an sd of 2 does; ``docs/claims.md`` has a grid). The outputs share their noise, of covariance
+0.25 H* H*^T, and the model, whose noise is independent per output, is slightly wrong about it: nine outputs that agree
+on a wiggle look like evidence for a process. ``independent=True`` has the same noise variances without the sharing. The
+model's noise variance is learnt, each output's by itself.
 
-The paper has l = 100 inducing inputs; 20 give the same gates here, eight times as fast, since each latent has rank 2.
+The paper has l = 100 inducing inputs; each latent has rank 2, and 20 are plenty.
 """
 
 import numpy as np

@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import click
 from tqdm import tqdm
 
 from alps_ppl import runner
@@ -18,7 +19,16 @@ FOLDER = Path(__file__).parents[1] / "docs" / "claims"
 def load(name: str) -> dict[str, Any]:
     """What is kept under this name, without rows if there is nothing."""
     path = FOLDER / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else {"minutes": 0.0, "rows": []}
+    if not path.exists():
+        return {"minutes": 0.0, "rows": []}
+    try:
+        report = json.loads(path.read_text())
+        return report | {"minutes": float(report["minutes"]), "rows": list(report["rows"])}
+    except (ValueError, TypeError, KeyError) as error:
+        raise click.ClickException(
+            f"{path.name}: expected what a measuring command wrote, got {type(error).__name__}: {error}; delete it and "
+            "measure again"
+        ) from None
 
 
 def collect(name: str, cases: Sequence[dict], measure: Callable[..., dict], **about: Any) -> list[dict]:

@@ -81,8 +81,9 @@ for ax in axes[-1]:
     ax.set_xlabel("t")
 
 # %% [markdown]
-# Output 1 is the wave of period 7 with its noise. In output 4, at the bottom right, nobody would see that wave by eye:
-# the two slower ones cover it. The table says how much of each output's noiseless variance each wave makes up.
+# Output 1 is the wave of period 7 with its noise; the paper's is hidden by more noise than here. In output 4, at the
+# bottom right, nobody would see that wave by eye: the two slower ones cover it. The table says how much of each output's
+# noiseless variance each wave makes up.
 
 # %%
 share = made["H"] ** 2 / (made["H"] ** 2).sum(1, keepdims=True)
@@ -110,7 +111,7 @@ fit = alps.fit_svi(model, t, y, rng_key=svi_key, progress_bar=False, **svi_setti
 pd.Series(fit.inclusion_prob, model.latents, name="SVI").round(3).to_frame().T
 
 # %% [markdown]
-# The four wrong periods are off. After the full 12,000 steps one of each pair of duplicates is on and the other off.
+# The four wrong periods are off. After the full 10,000 steps one of each pair of duplicates is on and the other off.
 # Which one depends on the random key. (The quick run is too short for that: often both are still on.)
 #
 # ## Engine two: Gibbs sampling
@@ -338,7 +339,8 @@ pd.DataFrame(rows).T.round(3)
 #
 # ## What to take away
 #
-# - The periods 7, 17 and 23 are found with certainty by both engines, and the wrong ones are left out, as in the paper.
+# - The periods 7, 17 and 23 are found with certainty by both engines, and on this seed the wrong ones are left out, as
+#   in the paper.
 # - Each duplicate by itself has probability one half under the exact posterior, not 0 or 1. SVI picks one because its
 #   gates are independent. Parsimony is the posterior's own: it mostly has three processes on.
 # - Predictions don't depend on who picks what.

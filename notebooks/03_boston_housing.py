@@ -111,8 +111,7 @@ print("the paper:  ", *boston_subsets.PAPER)
 
 # %% [markdown]
 # These are the paper's four. (The quick run is too short to be sure of anything.) `rm` and `lstat` are certain and
-# `ptratio` nearly so. `chas` isn't: another random key, with all else equal, left it at .09. At noise variance 0.3 it
-# is off, and with standardised columns `nox` comes on.
+# `ptratio` nearly so. `chas` isn't: on other splits it is sometimes off (docs/claims.md).
 #
 # ## How good is the prediction?
 #
@@ -263,13 +262,13 @@ pd.DataFrame(
 #
 # ## What is left of the paper's claim
 #
-# - *The selection.* SVI does select the paper's four columns, under one reading of what the paper leaves open, and
-#   `chas` only with some random keys.
+# - *The selection.* SVI does select the paper's four columns, under one reading of what the paper leaves open, on
+#   most splits (docs/claims.md).
 # - *The rank.* Near the top if kernel ridge is one RBF on all chosen columns jointly, where most competitors are spoilt
 #   by one raw column of large range. Not if the columns' RBFs are added, as in GP-ALPS itself: then the four are
 #   about the best 15 % on this split.
-# - *The comparison.* Better than the lasso, and than joint ridge on all columns. Worse than additive ridge on all
-#   columns and than a Gaussian process with learnt weights.
+# - *The comparison.* Better than the lasso, and than joint ridge on all columns. Worse, on this split,
+#   than additive ridge on all columns, and on every split than a Gaussian process with learnt weights.
 # - *The model.* The exact posterior keeps three more columns and predicts much better than SVI. So "near the top" is
 #   true of the model under Gibbs sampling, though not to 0.05 %, rather than of its variational fit.
 #
