@@ -82,8 +82,8 @@ for ax in axes[-1]:
 
 # %% [markdown]
 # Output 1 is the wave of period 7 with its noise; the paper's is hidden by more noise than here. In output 4, at the
-# bottom right, nobody would see that wave by eye: the two slower ones cover it. The table says how much of each output's
-# noiseless variance each wave makes up.
+# bottom right, nobody would see that wave by eye: the two slower ones cover it. The table says how much of each
+# output's noiseless variance each wave makes up.
 
 # %%
 share = made["H"] ** 2 / (made["H"] ** 2).sum(1, keepdims=True)
