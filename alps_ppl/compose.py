@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ import numpy as np
 from alps_ppl.data import Data
 from alps_ppl.dictionary import Proposal, decoys, propose
 from alps_ppl.grammar import UNITS, Parsed, duration, parse, unit_name
-from alps_ppl.model import check_bounds
+from alps_ppl.model import ALPS, check_bounds
+from alps_ppl.runner import check_settings
 from alps_ppl.tables import read_table, split_table
 
 # A learnt noise variance's prior mean, in variances of an output, and what share of an output's cells it counts as. One
@@ -49,11 +50,12 @@ def compose(
     learn: Sequence[str] = (),
     expected_active: float | None = None,
     noise: str = "learnt",
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[str, list[str]]:
     """The model file's source, and what to tell the user, a line each: columns left out, processes proposed.
 
-    ``latents`` are "NAME = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH". Raises a ValueError for
-    input that can't be right.
+    ``latents`` are "NAME = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH". ``settings`` has
+    what to change of "SVI" and "GIBBS". Raises a ValueError or TypeError for input that can't be right.
     """
     given = {"time": time, "separator": separator, "decimal": decimal, "encoding": encoding}
     reading: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -68,6 +70,12 @@ def compose(
     named = _latents(latents, data, unit, num_decoys)
     if expected_active is not None and not 0 <= expected_active <= len(named):
         raise ValueError(f"expected-active: expected a number from 0 to {len(named)}, got {expected_active}")
+    changed = dict(settings or {})
+    svi = svi_settings(data, [latent.parsed for latent in named]) | dict(changed.get("SVI", {}))
+    gibbs = gibbs_settings(data) | dict(changed.get("GIBBS", {}))
+    covariances = {latent.name: latent.parsed.covariance for latent in named}
+    model = ALPS(covariances, data.outputs, noise_variance=NOISE_MEAN)
+    check_settings(model, svi, gibbs, len(data.train_inputs), ("svi", "gibbs"))
     notes = [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
     notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]
     source = TEMPLATE.format(
@@ -85,8 +93,8 @@ def compose(
         bounds=_bounds(learn, named, unit),
         prior="inclusion_prob=0.5" if expected_active is None else f"expected_active={expected_active!r}",
         noise=noise_prior(data) if noise == "learnt" else repr(_noise(noise)),
-        svi=_dict(svi_settings(data, [latent.parsed for latent in named])),
-        gibbs=_dict(gibbs_settings(data)),
+        svi=_dict(svi),
+        gibbs=_dict(gibbs),
     )
     return source, notes
 

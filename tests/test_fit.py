@@ -12,6 +12,7 @@ from arviz_stats.base import array_stats
 from tinygp import kernels
 
 import alps_ppl as alps
+from alps_ppl import runner
 from alps_ppl.chains import run_chains
 from alps_ppl.cli import load_model_file
 from alps_ppl.compose import compose, gibbs_settings, noise_prior, svi_settings
@@ -115,8 +116,9 @@ def test_parameters_to_learn_are_in_the_model_file(csv, tmp_path):
     assert bounds == {"daily": {"scale": (20.0, 28.8)}, "slow": {"kernel2.scale": (24.0, 240.0)}}
 
 
-def test_no_file_is_overwritten(call, csv, tmp_path):
+def test_no_file_is_overwritten(call, csv, tmp_path, monkeypatch):
     """Not the data, and not a model file that was changed since."""
+    monkeypatch.setattr(runner, "run", lambda *_, **__: None)
     before = csv.read_bytes()
     status, _, error = call("fit", csv, *LATENTS, "--save-model-file", csv, "--out", tmp_path / "out")
     assert (status, csv.read_bytes()) == (2, before)
@@ -124,13 +126,24 @@ def test_no_file_is_overwritten(call, csv, tmp_path):
     assert not (tmp_path / "out").exists()
     mine = tmp_path / "mine.py"
     mine.write_text("# mine")
-    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out", "--set", "SVI.steps=3")
+    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out")
     assert (tmp_path / "mine.before.py").read_text() == "# mine"
     assert "alps.read_table" in mine.read_text()
     mine.write_text("# mine again")
-    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out", "--set", "SVI.steps=3")
+    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out")
     assert (tmp_path / "mine.before2.py").read_text() == "# mine again"
     assert (tmp_path / "mine.before.py").read_text() == "# mine"
+
+
+def test_the_model_file_has_the_settings_that_run(call, csv, tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(runner, "run", lambda module, **_: ran.append((module.SVI, module.GIBBS)))
+    settings = ["--set", "SVI.num_steps=30", "--set", "SVI.num_restarts=2", "--set", "GIBBS.blocks=paper"]
+    status, _, error = call("fit", csv, *LATENTS, "--out", tmp_path / "out", *settings)
+    assert status == 0, error
+    written = load_model_file(tmp_path / "out" / "model.py")
+    assert ran == [(written.SVI, written.GIBBS)]
+    assert (written.SVI["num_steps"], written.SVI["num_restarts"], written.GIBBS["blocks"]) == (30, 2, "paper")
 
 
 def test_settings_are_sized_to_the_rows():
@@ -195,10 +208,20 @@ def test_a_notebook_gets_the_same_from_three_calls(csv):
         ([*LATENTS, "--encoding", "klingon"], "expected text in klingon"),
         ([*LATENTS, "--engine", "nuts"], "--engine: expected svi, gibbs or svi,gibbs"),
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
+        ([*LATENTS, "--set", "steps=3"], "--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got 'steps=3'"),
+        ([*LATENTS, "--set", "SVI.num_steps=abc"], "num_steps: expected a positive whole number, got 'abc'"),
+        ([*LATENTS, "--set", "SVI.num_steps=-3"], "num_steps: expected a positive whole number, got -3"),
+        ([*LATENTS, "--set", "SVI.batch_size=49"], "batch_size: expected at most the 48 times there are, got 49"),
+        ([*LATENTS, "--set", "SVI.learning_rate=0"], "learning_rate: expected a positive number, got 0"),
+        ([*LATENTS, "--set", "GIBBS.num_chains=0"], "GIBBS.num_chains: expected a positive whole number, got 0"),
+        ([*LATENTS, "--set", "GIBBS.chain_method=fast"], "GIBBS.chain_method: expected one of vectorized, parallel"),
+        ([*LATENTS, "--set", "GIBBS.blocks=fast"], "blocks: expected the name of a set"),
+        ([*LATENTS, "--learn", "daily.scale=20h..28h", "--engine", "gibbs"], "--learn: only SVI learns parameters"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(call, csv, tmp_path, arguments, message):
+def test_bad_input_is_one_line_and_leaves_nothing(call, csv, tmp_path, arguments, message):
     status, _, error = call("fit", csv, "--out", tmp_path / "out", *arguments)
+    assert not (tmp_path / "out").exists()
     assert status == 2
     assert error.count("\n") == 1
     assert error.startswith("alps-ppl: ")
