@@ -60,6 +60,8 @@ def compose(
     given = {"time": time, "separator": separator, "decimal": decimal, "encoding": encoding}
     reading: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     table = read_table(file, outputs=outputs, **reading)
+    if len(table) < 2:
+        raise ValueError(f"{file.name}: expected a table of at least two rows, got one; no process shows in it")
     reading = {"time": str(table.index.name)} | reading
     splitting = {"hold_out": hold_out, "forecast": forecast, "time_unit": time_unit}
     splitting = {name: value for name, value in splitting.items() if value is not None}
@@ -77,6 +79,8 @@ def compose(
     model = ALPS(covariances, data.outputs, noise_variance=NOISE_MEAN)
     check_settings(model, svi, gibbs, len(data.train_inputs), ("svi", "gibbs"))
     notes = [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
+    flat = [name for i, name in enumerate(data.outputs) if len(set(data.y[data.train[:, i], i])) < 2]
+    notes += [f"Column {name!r} has no two different values to fit: it says nothing on the processes." for name in flat]
     notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]
     source = TEMPLATE.format(
         title=f"{file.name}: which of {len(named)} processes are behind {_counted(len(data.outputs), 'output')}?",

@@ -146,6 +146,20 @@ def test_the_model_file_has_the_settings_that_run(call, csv, tmp_path, monkeypat
     assert (written.SVI["num_steps"], written.SVI["num_restarts"], written.GIBBS["blocks"]) == (30, 2, "paper")
 
 
+def test_constant_columns_and_one_row(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("t,u,k\n" + "".join(f"{t},{t % 3},{4}\n" for t in range(12)))
+    source, notes = compose(path, latents=["slow = rbf(4)"])
+    assert "Column 'k' is left out: it is constant." in notes
+    assert 'OUTPUTS = ["u"]' in source
+    source, notes = compose(path, latents=["slow = rbf(4)"], outputs=["u", "k"])
+    assert notes == ["Column 'k' has no two different values to fit: it says nothing on the processes."]
+    assert 'OUTPUTS = ["u", "k"]' in source
+    path.write_text("t,u\n1,2\n")
+    with pytest.raises(ValueError, match="expected a table of at least two rows, got one"):
+        compose(path, latents=["slow = rbf(4)"])
+
+
 def test_settings_are_sized_to_the_rows():
     rough, smooth = parse("matern12(10)"), parse("linear_periodic(3)")
 
