@@ -132,6 +132,13 @@ def test_files_that_cannot_be_read(tmp_path):
         alps.read_table(write(tmp_path, "t,é\n1,2\n", "cp1252"))
 
 
+@pytest.mark.parametrize("factor", ["e200", "e-200"])
+def test_values_whose_squares_are_no_numbers(tmp_path, factor):
+    path = write(tmp_path, "t,u\n" + "".join(f"{t},{t % 3 + 1}{factor}\n" for t in range(9)))
+    with np.errstate(all="raise"), pytest.raises(ValueError, match=r"got up to 3e.200 in output 'u'; rescale it"):
+        alps.split_table(alps.read_table(path))
+
+
 def test_parquet(tmp_path, monkeypatch):
     """What pandas reads from Parquet has types of its own: dates, integers with missing cells, booleans, text."""
     frame = pd.DataFrame(
