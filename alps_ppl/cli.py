@@ -156,6 +156,9 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
         raise BadInput(str(error)) from error
     try:
         frame.to_csv(out or sys.stdout, index=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # who reads it has seen enough; click ends quietly
     except OSError as error:
         raise BadInput(f"--out: can't write {str(out)!r}: {error.strerror or error}") from None
 
@@ -232,13 +235,18 @@ def fit(
         paths = [out / "model.py", *([save_model_file] if save_model_file else [])]
         if paths[-1].suffix != ".py":
             raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(paths[-1])!r}")
-        for path in paths:
-            _write_model_file(path, source)
     except OSError as error:
-        raise BadInput(f"{error.filename}: {error.strerror}") from None
+        raise BadInput(f"FILE: expected a CSV or Parquet file, got {str(file)!r}: {error.strerror or error}") from None
     except (ValueError, TypeError) as error:
         # Of an error in a covariance the first line; the others point at its place, under the text.
         raise BadInput(str(error).partition("\n")[0]) from None
+    for path in paths:
+        try:
+            _write_model_file(path, source)
+        except OSError as error:
+            wanted = f"--save-model-file: expected a file to write, got {str(path)!r}"
+            wanted = f"--out: expected a folder, got {str(out)!r}" if path == paths[0] else wanted
+            raise BadInput(f"{wanted}: {error.strerror or error}") from None
     for note in notes:
         click.echo(note)
     shared = {"engine": engine, "seed": seed, "out": out, "settings": (), "progress": progress}

@@ -69,9 +69,11 @@ def compose(
     if data.input_unit and time_unit and unit_name(time_unit) != unit_name(data.input_unit):
         raise ValueError(f"time-unit: the times are dates, read as {data.input_unit}; leave it out")
     unit = data.input_unit or time_unit
-    named = _latents(latents, data, unit, num_decoys)
+    named, twice = _latents(latents, data, unit, num_decoys)
     if expected_active is not None and not 0 <= expected_active <= len(named):
-        raise ValueError(f"expected-active: expected a number from 0 to {len(named)}, got {expected_active}")
+        raise ValueError(
+            f"expected-active: expected a number from 0 to the number of processes, {len(named)}, got {expected_active}"
+        )
     changed = dict(settings or {})
     svi = svi_settings(data, [latent.parsed for latent in named]) | dict(changed.get("SVI", {}))
     gibbs = gibbs_settings(data) | dict(changed.get("GIBBS", {}))
@@ -82,6 +84,7 @@ def compose(
     flat = [name for i, name in enumerate(data.outputs) if len(set(data.y[data.train[:, i], i])) < 2]
     notes += [f"Column {name!r} has no two different values to fit: it says nothing on the processes." for name in flat]
     notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]
+    notes += [f"Process {latent.name!r}, {latent.text}, is left out: {name!r} is the same." for latent, name in twice]
     source = TEMPLATE.format(
         title=f"{file.name}: which of {len(named)} processes are behind {_counted(len(data.outputs), 'output')}?",
         unit=f" in {UNITS[str(unit_name(unit))]}" if unit else " in the unit of the file's times",
@@ -131,7 +134,10 @@ def gibbs_settings(data: Data) -> dict:
     return {"num_warmup": warmup, "num_samples": samples, "num_chains": 4}
 
 
-def _latents(texts: Sequence[str], data: Data, unit: str | None, num_decoys: int) -> list[Latent]:
+def _latents(
+    texts: Sequence[str], data: Data, unit: str | None, num_decoys: int
+) -> tuple[list[Latent], list[tuple[Latent, str]]]:
+    """The processes; and those that were proposed but are given, too, with the names they are given under."""
     wanted = []
     for text in texts:
         if text.strip() == "auto":
@@ -148,15 +154,18 @@ def _latents(texts: Sequence[str], data: Data, unit: str | None, num_decoys: int
             "latent: expected at least one, e.g. --latent 'daily = linear_periodic(24h)', or --latent auto"
         )
     named = [_latent(proposal, data, unit) for proposal in wanted]
+    given = {latent.parsed.source: latent.name for latent in named if not latent.why}
+    twice = [(latent, given[latent.parsed.source]) for latent in named if latent.why and latent.parsed.source in given]
+    named = [latent for latent in named if not (latent.why and latent.parsed.source in given)]
     if num_decoys:
         periods = [period for latent in named for period in latent.parsed.periods]
         chosen = decoys(num_decoys, periods, data.train_inputs, unit)
         named += [_latent(proposal, data, unit) for proposal in chosen]
     names = [latent.name for latent in named]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"latent: expected names that differ, got {', '.join(twice)} more than once")
-    return named
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"latent: expected names that differ, got {', '.join(repeated)} more than once")
+    return named, twice
 
 
 def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
@@ -178,6 +187,8 @@ def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -
         path = place.strip().removeprefix(f"{name}.")
         low, dots, high = limits.partition("..")
         try:
+            if name in covariances and limits and not dots:
+                raise ValueError(f"'..' is missing between the bounds; expected e.g. 20h..28h, got {limits.strip()!r}")
             if not dots or name not in covariances:
                 raise ValueError(f"expected NAME.PARAMETER = LOW..HIGH with a name of {', '.join(covariances)}")
             bounds.setdefault(name, {})[path] = (duration(low, unit), duration(high, unit))

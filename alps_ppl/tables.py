@@ -135,11 +135,14 @@ def _read_csv(path: Path, separator: str | None, encoding: str) -> pd.DataFrame:
                 path, sep=separator, encoding=encoding, dtype=str, na_values=MISSING, skipinitialspace=True,
                 index_col=False, low_memory=False,
             )  # fmt: skip
-    except (UnicodeError, LookupError) as error:
+    except UnicodeError:
+        name = "UTF-8" if encoding == "utf-8-sig" else encoding
         raise ValueError(
-            f"{path.name}: expected text in {encoding}, got {error}; save it as UTF-8, or name its "
-            "encoding, e.g. cp1252"
+            f"{path.name}: expected text in {name}, got bytes that aren't; save it as UTF-8, or name its encoding, "
+            "e.g. cp1252"
         ) from None
+    except LookupError:
+        raise ValueError(f"encoding: expected the name of one, e.g. utf-8 or cp1252, got {encoding!r}") from None
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, csv.Error) as error:
         raise ValueError(f"{path.name}: expected as many cells in every row as in the header: {error}") from None
     return table.set_axis(header, axis=1)
@@ -336,7 +339,7 @@ def _ahead(forecast: str | float, index: pd.Index, t: np.ndarray, unit: str | No
 
 def _positive(name: str, value: str | float, unit: str | None) -> float:
     try:
-        length = duration(value, unit)
+        length = -1.0 if str(value).strip().startswith("-") else duration(value, unit)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     if length <= 0:

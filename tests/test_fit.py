@@ -181,6 +181,9 @@ def test_auto_says_what_it_chose(csv):
     source, notes = compose(csv, latents=["auto"])
     assert any(note.startswith("Process '24 h', linear_periodic(24h): its peak is") for note in notes)
     assert '"24 h": alps.linear_periodic(24.0)' in source
+    source, notes = compose(csv, latents=["auto", "daily = linear_periodic(1d)"])
+    assert "Process '24 h', linear_periodic(24h), is left out: 'daily' is the same." in notes
+    assert source.count("alps.linear_periodic(24.0)") == 1
 
 
 @pytest.mark.slow
@@ -210,16 +213,25 @@ def test_a_notebook_gets_the_same_from_three_calls(csv):
         ([*LATENTS, "--time", "when"], "the column of times, 'when', among its columns date, north, south, weather"),
         ([*LATENTS, "--outputs", "north,weather"], "numbers in column 'weather', got 'fair' in row 1"),
         ([*LATENTS, "--noise", "-1"], "noise: expected 'learnt', or a positive variance"),
-        ([*LATENTS, "--expected-active", "7"], "expected-active: expected a number from 0 to 2, got 7.0"),
+        ([*LATENTS, "--expected-active", "7"], "from 0 to the number of processes, 2, got 7.0"),
         ([*LATENTS, "--learn", "daily.scale"], "learn 'daily.scale': expected NAME.PARAMETER = LOW..HIGH"),
+        (
+            [*LATENTS, "--learn", "daily.scale = 20h-28h"],
+            "'..' is missing between the bounds; expected e.g. 20h..28h, got '20h-28h'",
+        ),
         ([*LATENTS, "--learn", "day.scale = 20h..28h"], "with a name of daily, slow"),
         ([*LATENTS, "--learn", "daily.period = 20h..28h"], "expected one of the covariance's parameters ['scale']"),
         ([*LATENTS, "--learn", "daily.scale = 25h..28h"], "the covariance's own 24.0, where learning starts"),
         ([*LATENTS, "--decoys", "40"], "decoys: expected at most"),
         ([*LATENTS, "--forecast", "1h"], "forecast: expected from one step, 2 here, to 100,000 of them, got '1h'"),
+        ([*LATENTS, "--forecast", "-2d"], "forecast: expected a positive duration, got '-2d'"),
+        ([*LATENTS, "--hold-out", "-10%"], "hold_out: expected a positive duration, got '-10%'"),
         ([*LATENTS, "--hold-out", "9d"], "hold_out: expected some of the 48 rows, but not all"),
         ([*LATENTS, "--time-unit", "years"], "time-unit: the times are dates, read as hours"),
-        ([*LATENTS, "--encoding", "klingon"], "expected text in klingon"),
+        (
+            [*LATENTS, "--encoding", "klingon"],
+            "encoding: expected the name of one, e.g. utf-8 or cp1252, got 'klingon'",
+        ),
         ([*LATENTS, "--engine", "nuts"], "--engine: expected svi, gibbs or svi,gibbs"),
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
         ([*LATENTS, "--set", "steps=3"], "--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got 'steps=3'"),
@@ -245,7 +257,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(call, csv, tmp_path, arguments
 def test_no_such_file(call, tmp_path):
     status, _, error = call("fit", tmp_path / "none.csv", "--out", tmp_path / "out", "--latent", "auto")
     assert (status, error.count("\n")) == (2, 1)
-    assert "none.csv: No such file or directory" in error
+    assert "FILE: expected a CSV or Parquet file, got" in error
+    assert "none.csv': No such file or directory" in error
+
+
+def test_out_is_a_file(call, csv):
+    status, _, error = call("fit", csv, "--out", csv, *LATENTS)
+    assert (status, error) == (2, f"alps-ppl: --out: expected a folder, got {str(csv)!r}: File exists\n")
 
 
 def test_plain_numbers_refuse_durations(call, tmp_path):
