@@ -191,7 +191,9 @@ def test_a_notebook_gets_the_same_from_three_calls(csv):
     table = pd.read_csv(csv, index_col="date")[["north", "south"]].sort_index()
     data = alps.Data(table.index, table)
     daily = alps.covariance("linear_periodic(24h)", unit=data.input_unit)
-    model = alps.ALPS({"daily": daily}, data.outputs, noise_variance=dist.InverseGamma(2.0, 0.1))
+    n = len(data.train_y)
+    noise = dist.InverseGamma(2 + n / 20, 0.1 * (1 + n / 20))
+    model = alps.ALPS({"daily": daily}, data.outputs, noise_variance=noise)
     fit = alps.fit_svi(
         model, data.train_inputs, data.train_y, num_steps=300, rng_key=jax.random.key(0), progress_bar=False
     )
