@@ -98,7 +98,8 @@ def run(
         from alps_ppl import runner
 
         module = load_model_file(model_file)
-        override(module, settings)
+        for which, changed in overrides(settings).items():
+            getattr(module, which).update(changed)
         runner.run(
             module,
             engines=engines,
@@ -155,6 +156,9 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
         raise BadInput(str(error)) from error
     try:
         frame.to_csv(out or sys.stdout, index=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # who reads it has seen enough; click ends quietly
     except OSError as error:
         raise BadInput(f"--out: can't write {str(out)!r}: {error.strerror or error}") from None
 
@@ -222,23 +226,30 @@ def fit(
     """
     from alps_ppl.compose import compose
 
-    _engines(engine)
+    engines = _engines(engine)
+    if options["learn"] and "svi" not in engines:
+        raise BadInput(f"--learn: only SVI learns parameters; expected --engine svi,gibbs or svi, got {engine!r}")
     columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
     try:
-        source, notes = compose(file, outputs=columns, num_decoys=decoys, **options)
+        source, notes = compose(file, outputs=columns, num_decoys=decoys, settings=overrides(settings), **options)
         paths = [out / "model.py", *([save_model_file] if save_model_file else [])]
         if paths[-1].suffix != ".py":
             raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(paths[-1])!r}")
-        for path in paths:
-            _write_model_file(path, source)
     except OSError as error:
-        raise BadInput(f"{error.filename}: {error.strerror}") from None
+        raise BadInput(f"FILE: expected a CSV or Parquet file, got {str(file)!r}: {error.strerror or error}") from None
     except (ValueError, TypeError) as error:
         # Of an error in a covariance the first line; the others point at its place, under the text.
         raise BadInput(str(error).partition("\n")[0]) from None
+    for path in paths:
+        try:
+            _write_model_file(path, source)
+        except OSError as error:
+            wanted = f"--save-model-file: expected a file to write, got {str(path)!r}"
+            wanted = f"--out: expected a folder, got {str(out)!r}" if path == paths[0] else wanted
+            raise BadInput(f"{wanted}: {error.strerror or error}") from None
     for note in notes:
         click.echo(note)
-    shared = {"engine": engine, "seed": seed, "out": out, "settings": settings, "progress": progress}
+    shared = {"engine": engine, "seed": seed, "out": out, "settings": (), "progress": progress}
     shared |= {"fresh": fresh, "checkpoint_seconds": checkpoint_seconds, "prune_below": prune_below}
     context.invoke(run, model_file=paths[-1], **shared)
 
@@ -298,8 +309,9 @@ def load_model_file(path: Path) -> ModuleType:
     return module
 
 
-def override(module: ModuleType, settings: tuple[str, ...]) -> None:
-    """Apply ``--set DICT.KEY=VALUE`` to the module's SVI and GIBBS."""
+def overrides(settings: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """What ``--set DICT.KEY=VALUE`` changes of SVI and GIBBS."""
+    changed: dict[str, dict[str, Any]] = {"SVI": {}, "GIBBS": {}}
     for setting in settings:
         target, equals, text = setting.partition("=")
         which, dot, key = target.strip().partition(".")
@@ -309,7 +321,8 @@ def override(module: ModuleType, settings: tuple[str, ...]) -> None:
             value: Any = ast.literal_eval(text.strip())
         except (ValueError, SyntaxError):
             value = text.strip()
-        getattr(module, which)[key] = value
+        changed[which][key] = value
+    return changed
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ import numpy as np
 from alps_ppl.data import Data
 from alps_ppl.dictionary import Proposal, decoys, propose
 from alps_ppl.grammar import UNITS, Parsed, duration, parse, unit_name
-from alps_ppl.model import check_bounds
+from alps_ppl.model import ALPS, check_bounds
+from alps_ppl.runner import check_settings
 from alps_ppl.tables import read_table, split_table
 
 # A learnt noise variance's prior mean, in variances of an output, and what share of an output's cells it counts as. One
@@ -49,15 +50,18 @@ def compose(
     learn: Sequence[str] = (),
     expected_active: float | None = None,
     noise: str = "learnt",
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[str, list[str]]:
     """The model file's source, and what to tell the user, a line each: columns left out, processes proposed.
 
-    ``latents`` are "NAME = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH". Raises a ValueError for
-    input that can't be right.
+    ``latents`` are "NAME = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH". ``settings`` has
+    what to change of "SVI" and "GIBBS". Raises a ValueError or TypeError for input that can't be right.
     """
     given = {"time": time, "separator": separator, "decimal": decimal, "encoding": encoding}
     reading: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     table = read_table(file, outputs=outputs, **reading)
+    if len(table) < 2:
+        raise ValueError(f"{file.name}: expected a table of at least two rows, got one; no process shows in it")
     reading = {"time": str(table.index.name)} | reading
     splitting = {"hold_out": hold_out, "forecast": forecast, "time_unit": time_unit}
     splitting = {name: value for name, value in splitting.items() if value is not None}
@@ -65,11 +69,22 @@ def compose(
     if data.input_unit and time_unit and unit_name(time_unit) != unit_name(data.input_unit):
         raise ValueError(f"time-unit: the times are dates, read as {data.input_unit}; leave it out")
     unit = data.input_unit or time_unit
-    named = _latents(latents, data, unit, num_decoys)
+    named, twice = _latents(latents, data, unit, num_decoys)
     if expected_active is not None and not 0 <= expected_active <= len(named):
-        raise ValueError(f"expected-active: expected a number from 0 to {len(named)}, got {expected_active}")
+        raise ValueError(
+            f"expected-active: expected a number from 0 to the number of processes, {len(named)}, got {expected_active}"
+        )
+    changed = dict(settings or {})
+    svi = svi_settings(data, [latent.parsed for latent in named]) | dict(changed.get("SVI", {}))
+    gibbs = gibbs_settings(data) | dict(changed.get("GIBBS", {}))
+    covariances = {latent.name: latent.parsed.covariance for latent in named}
+    model = ALPS(covariances, data.outputs, noise_variance=NOISE_MEAN)
+    check_settings(model, svi, gibbs, len(data.train_inputs), ("svi", "gibbs"))
     notes = [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
+    flat = [name for i, name in enumerate(data.outputs) if len(set(data.y[data.train[:, i], i])) < 2]
+    notes += [f"Column {name!r} has no two different values to fit: it says nothing on the processes." for name in flat]
     notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]
+    notes += [f"Process {latent.name!r}, {latent.text}, is left out: {name!r} is the same." for latent, name in twice]
     source = TEMPLATE.format(
         title=f"{file.name}: which of {len(named)} processes are behind {_counted(len(data.outputs), 'output')}?",
         unit=f" in {UNITS[str(unit_name(unit))]}" if unit else " in the unit of the file's times",
@@ -85,8 +100,8 @@ def compose(
         bounds=_bounds(learn, named, unit),
         prior="inclusion_prob=0.5" if expected_active is None else f"expected_active={expected_active!r}",
         noise=noise_prior(data) if noise == "learnt" else repr(_noise(noise)),
-        svi=_dict(svi_settings(data, [latent.parsed for latent in named])),
-        gibbs=_dict(gibbs_settings(data)),
+        svi=_dict(svi),
+        gibbs=_dict(gibbs),
     )
     return source, notes
 
@@ -119,7 +134,10 @@ def gibbs_settings(data: Data) -> dict:
     return {"num_warmup": warmup, "num_samples": samples, "num_chains": 4}
 
 
-def _latents(texts: Sequence[str], data: Data, unit: str | None, num_decoys: int) -> list[Latent]:
+def _latents(
+    texts: Sequence[str], data: Data, unit: str | None, num_decoys: int
+) -> tuple[list[Latent], list[tuple[Latent, str]]]:
+    """The processes; and those that were proposed but are given, too, with the names they are given under."""
     wanted = []
     for text in texts:
         if text.strip() == "auto":
@@ -136,15 +154,18 @@ def _latents(texts: Sequence[str], data: Data, unit: str | None, num_decoys: int
             "latent: expected at least one, e.g. --latent 'daily = linear_periodic(24h)', or --latent auto"
         )
     named = [_latent(proposal, data, unit) for proposal in wanted]
+    given = {latent.parsed.source: latent.name for latent in named if not latent.why}
+    twice = [(latent, given[latent.parsed.source]) for latent in named if latent.why and latent.parsed.source in given]
+    named = [latent for latent in named if not (latent.why and latent.parsed.source in given)]
     if num_decoys:
         periods = [period for latent in named for period in latent.parsed.periods]
         chosen = decoys(num_decoys, periods, data.train_inputs, unit)
         named += [_latent(proposal, data, unit) for proposal in chosen]
     names = [latent.name for latent in named]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"latent: expected names that differ, got {', '.join(twice)} more than once")
-    return named
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"latent: expected names that differ, got {', '.join(repeated)} more than once")
+    return named, twice
 
 
 def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
@@ -166,6 +187,8 @@ def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -
         path = place.strip().removeprefix(f"{name}.")
         low, dots, high = limits.partition("..")
         try:
+            if name in covariances and limits and not dots:
+                raise ValueError(f"'..' is missing between the bounds; expected e.g. 20h..28h, got {limits.strip()!r}")
             if not dots or name not in covariances:
                 raise ValueError(f"expected NAME.PARAMETER = LOW..HIGH with a name of {', '.join(covariances)}")
             bounds.setdefault(name, {})[path] = (duration(low, unit), duration(high, unit))

@@ -16,7 +16,8 @@ def variance_shares(trees: xr.DataTree | Mapping[str, xr.DataTree], *, interval:
     y_i(t) = sum_j H_ij b_j x_j(t) + e_i(t) at the times at which it was observed and fitted, and over those times
 
     - a row of ``part`` "latent" is var(H_ij b_j x_j) / var(y_i);
-    - "noise" is var(e_i) / var(y_i), of what the draw's latents leave;
+    - "noise" is var(e_i) / var(y_i), of the residuals that the draw's latents leave, not of the parameter
+      ``noise_variance``;
     - "overlap" is what remains to 1: twice the covariances between these terms, negative where they cancel.
 
     ``share`` is the mean over draws, gates that are off included, ``lower`` and ``upper`` its central ``interval``. The

@@ -11,6 +11,9 @@ from jaxtyping import Bool, Float
 
 from alps_ppl.model import numbers, output_names, short
 
+# Of an output's largest cell, and one over it the smallest: sums of its squares are then numbers.
+LARGEST = 1e150
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -99,7 +102,7 @@ class Data:
         self.inputs, self.dates, label, self._origin, self.input_unit = _numeric_inputs(inputs)
         self.input_label = input_label or label
         self._columns = _column_names(inputs, self.inputs)
-        self.y = numbers("y", y)
+        self.y = _cells(y)
         if self.y.ndim == 1:
             self.y = self.y[:, None]
         if self.y.ndim != 2 or len(self.y) != len(self.inputs):
@@ -124,6 +127,7 @@ class Data:
                 f"y: expected finite numbers or NaN (a missing cell), got {self.y[row, column]} in row {row}, "
                 f"output {self.outputs[column]!r}"
             )
+        _check_sizes(self.y, self.outputs)
         self.units = dict(units or {})
         self.split = _splits(held_out or {}, self.y.shape, self.outputs)
 
@@ -194,6 +198,34 @@ class Data:
         observed = ~np.isnan(self.y)
         splits = {str(name): int(observed[self.split == name].sum()) for name in np.unique(self.split)}
         return f"Data({len(self.inputs)} times, {len(self.outputs)} outputs, observed cells by split {splits})"
+
+
+def _cells(y: Any) -> np.ndarray:
+    """``y`` as numbers; of a DataFrame an error names the column."""
+    try:
+        return numbers("y", y)
+    except TypeError:
+        for name, column in y.items() if isinstance(y, pd.DataFrame) else ():
+            try:
+                numbers("y", column)
+            except TypeError:
+                wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
+                got = short((wrong if len(wrong) else column).iloc[0])
+                raise TypeError(
+                    f"y: expected numbers in column {str(name)!r}, got {got}; turn it into numbers or leave it out"
+                ) from None
+        raise
+
+
+def _check_sizes(y: np.ndarray, outputs: Sequence[str]) -> None:
+    """A ValueError where squares would overflow or underflow."""
+    largest = np.where(np.isnan(y), 0.0, np.abs(y)).max(0, initial=0.0)
+    for name, size in zip(outputs, largest, strict=True):
+        if size > LARGEST or 0 < size < 1 / LARGEST:
+            raise ValueError(
+                f"y: expected values whose squares are numbers, got up to {size:.3g} in output {name!r}; rescale it, "
+                f"e.g. divide it by {size:.0e}"
+            )
 
 
 def _numeric_inputs(inputs: Any):

@@ -152,7 +152,8 @@ class _Parser:
 
     def expect(self, sign: str) -> None:
         if not self.take(sign):
-            raise self.error(f"expected {sign!r}, got {self.token.text!r}")
+            end = self.token.kind == "end"
+            raise self.error(f"{sign!r} is missing" if end else f"expected {sign!r}, got {self.token.text!r}")
 
     def sum(self) -> Parsed | float:
         start = self.token
@@ -210,8 +211,9 @@ class _Parser:
         build, parameters, defaults = FUNCTIONS[name.text]
         arguments: list[float] = []
         while not self.take(")"):
-            if arguments:
-                self.expect(",")
+            if arguments and not self.take(","):
+                more = len(arguments) < len(parameters) and self.token.kind != "end"
+                self.expect("," if more else ")")
             if len(arguments) == len(parameters):
                 raise self.error(f"expected {name.text}({', '.join(parameters)}), got another argument")
             arguments.append(self.argument(name.text, parameters[len(arguments)]))

@@ -8,6 +8,7 @@ import shutil
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -44,6 +45,7 @@ from alps_ppl.prediction import log_predictive_density, predict
 from alps_ppl.selection import prune
 from alps_ppl.storage import load, load_conversion, save
 from alps_ppl.svi import NonFiniteLossError, SVIFit, fit_svi
+from alps_ppl.svi import check_settings as check_svi
 
 
 def _settings(function: Any, *fixed: str) -> tuple[str, ...]:
@@ -53,6 +55,7 @@ def _settings(function: Any, *fixed: str) -> tuple[str, ...]:
 SVI_SETTINGS = _settings(fit_svi, "model", "inputs", "y", "rng_key", "progress_bar", "checkpoints")
 KERNEL_SETTINGS = _settings(ALPSGibbs, "model", "keep_latents")  # the trees and figures need them
 MCMC_SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method")
+CHAIN_METHODS = ("vectorized", "parallel", "sequential")
 TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv")
 FIGURES = ("reconstruction", "predicted", "inclusion", "mixing", "latents", "engines", "training")
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
@@ -83,9 +86,7 @@ def run(
         inputs, y = model.check(data.train_inputs, data.train_y)
         if list(model.outputs) != data.outputs:
             raise ValueError(f"{file}: the model's outputs {list(model.outputs)} aren't the data's {data.outputs}")
-        _check_keys("SVI", module.SVI, SVI_SETTINGS)
-        _check_keys("GIBBS", module.GIBBS, (*KERNEL_SETTINGS, *MCMC_SETTINGS))
-        _check_lengths(module.GIBBS)
+        check_settings(model, module.SVI, module.GIBBS, len(inputs), engines)
         if prune_below is not None:
             in_range("--prune", prune_below, 0.0, 1.0)
         baselines = {}
@@ -247,6 +248,22 @@ def _called(module: ModuleType | SimpleNamespace, name: str, kind: type, *argume
     return value
 
 
+def check_settings(model: ALPS, svi: dict, gibbs: dict, num_times: int, engines: Sequence[str]) -> None:
+    """A ValueError or TypeError for what these engines would refuse of SVI and GIBBS, before any fit."""
+    _check_keys("SVI", svi, SVI_SETTINGS)
+    _check_keys("GIBBS", gibbs, (*KERNEL_SETTINGS, *MCMC_SETTINGS))
+    _check_lengths(gibbs)
+    if "svi" in engines:
+        defaults = inspect.signature(fit_svi).parameters
+        check_svi(num_times, **{name: svi.get(name, defaults[name].default) for name in SVI_SETTINGS})
+    if "gibbs" in engines and not ("svi" in engines and model.covariance_bounds):  # SVI learns those first
+        _kernel(model, gibbs)
+
+
+def _kernel(model: ALPS, settings: dict) -> ALPSGibbs:
+    return ALPSGibbs(model, **{name: settings[name] for name in KERNEL_SETTINGS if name in settings})
+
+
 def _check_keys(which: str, settings: dict, known: tuple[str, ...]) -> None:
     unknown = [str(key) for key in settings if key not in known]
     if unknown:
@@ -267,7 +284,7 @@ def fit(
     """An engine's posterior under a model file's settings; with ``checkpoints`` it can go on after it was killed."""
     if engine == "svi":
         return fit_svi(model, inputs, y, rng_key=key, progress_bar=progress, checkpoints=checkpoints, **settings)
-    kernel = ALPSGibbs(model, **{name: settings[name] for name in KERNEL_SETTINGS if name in settings})
+    kernel = _kernel(model, settings)
     lengths = _run_lengths(settings)
     if lengths["chain_method"] == "vectorized" or lengths["num_chains"] == 1:
         part = None if checkpoints is None else checkpoints.part("gibbs", "sweeps")
@@ -296,6 +313,9 @@ def _check_lengths(settings: dict) -> None:
         raise ValueError(
             f"GIBBS.thinning: expected at most num_samples, {lengths['num_samples']}, got {lengths['thinning']}"
         )
+    method = lengths["chain_method"]
+    if method not in CHAIN_METHODS and not callable(method):
+        raise ValueError(f"GIBBS.chain_method: expected one of {', '.join(CHAIN_METHODS)}, got {method!r}")
 
 
 def _clear(out: Path) -> None:

@@ -154,10 +154,18 @@ def fit_svi(
     if not isinstance(model, ALPS):
         raise TypeError(f"model: expected an alps_ppl.ALPS, got {type(model).__name__}")
     inputs, y = model.check(inputs, given(y))
-    _check_settings(len(inputs), num_inducing, num_steps, num_particles, batch_size, num_restarts)
-    optimizer = _optimizer(optimizer, learning_rate)
+    optimizer, temperatures = check_settings(
+        len(inputs),
+        num_inducing=num_inducing,
+        num_steps=num_steps,
+        learning_rate=learning_rate,
+        num_particles=num_particles,
+        batch_size=batch_size,
+        num_restarts=num_restarts,
+        temperature=temperature,
+        optimizer=optimizer,
+    )
     check_key(rng_key)
-    temperatures = _temperatures(temperature, num_steps)
     guide = StructuredMeanField(model, initial_inducing_inputs(inputs, num_inducing))
     svi = SVI(
         relaxed_program(model),
@@ -302,7 +310,19 @@ def _temperatures(temperature: Callable | float, num_steps: int) -> Float[np.nda
     return values
 
 
-def _check_settings(num_times, num_inducing, num_steps, num_particles, batch_size, num_restarts):
+def check_settings(
+    num_times: int,
+    *,
+    num_inducing,
+    num_steps,
+    learning_rate,
+    num_particles,
+    batch_size,
+    num_restarts,
+    temperature,
+    optimizer,
+):
+    """The optimiser and the temperatures of ``fit_svi``'s arguments; an error for what can't be."""
     counts = {
         "num_inducing": num_inducing,
         "num_steps": num_steps,
@@ -315,6 +335,7 @@ def _check_settings(num_times, num_inducing, num_steps, num_particles, batch_siz
         check_count(name, value)
     if batch_size is not None and batch_size > num_times:
         raise ValueError(f"batch_size: expected at most the {num_times} times there are, got {batch_size}")
+    return _optimizer(optimizer, learning_rate), _temperatures(temperature, num_steps)
 
 
 def _optimizer(optimizer, learning_rate):

@@ -35,7 +35,8 @@ def read_table(
     else the only one called t, time, date, datetime or timestamp. Rows may come in any order; rows of one time are
     repeated observations.
     ``outputs`` are the columns to read; left out, every column of numbers, but not one that is the time once more
-    (a straight line of it), nor an empty one. ``table.attrs["left_out"]`` says which columns weren't read, and why.
+    (a straight line of it), nor an empty or a constant one. ``table.attrs["left_out"]`` says which columns
+    weren't read, and why.
     A missing cell is NaN: empty, NA and the like, "-", ".", or "?"; rows without any cell are skipped.
 
     ``separator`` is found from the header (comma, semicolon, tab or bar) and ``decimal`` from the cells unless given.
@@ -65,7 +66,10 @@ def read_table(
         _check_cells(path, output, raw[output], values, times)
         columns[output] = values
     if not columns:
-        raise ValueError(f"{path.name}: expected at least one column of numbers beside the times, got none: {left_out}")
+        found = "; ".join(f"column {output!r}: {reason}" for output, reason in list(left_out.items())[:20])
+        raise ValueError(
+            f"{path.name}: expected at least one column of numbers that vary beside the times, got none: {found}"
+        )
     table = pd.DataFrame(columns).set_axis(pd.Index(times, name=name)).sort_index(kind="stable")
     table.attrs["left_out"] = left_out
     return table
@@ -131,11 +135,14 @@ def _read_csv(path: Path, separator: str | None, encoding: str) -> pd.DataFrame:
                 path, sep=separator, encoding=encoding, dtype=str, na_values=MISSING, skipinitialspace=True,
                 index_col=False, low_memory=False,
             )  # fmt: skip
-    except (UnicodeError, LookupError) as error:
+    except UnicodeError:
+        name = "UTF-8" if encoding == "utf-8-sig" else encoding
         raise ValueError(
-            f"{path.name}: expected text in {encoding}, got {error}; save it as UTF-8, or name its "
-            "encoding, e.g. cp1252"
+            f"{path.name}: expected text in {name}, got bytes that aren't; save it as UTF-8, or name its encoding, "
+            "e.g. cp1252"
         ) from None
+    except LookupError:
+        raise ValueError(f"encoding: expected the name of one, e.g. utf-8 or cp1252, got {encoding!r}") from None
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, csv.Error) as error:
         raise ValueError(f"{path.name}: expected as many cells in every row as in the header: {error}") from None
     return table.set_axis(header, axis=1)
@@ -275,9 +282,11 @@ def _reason_to_leave_out(cells: pd.Series, values: np.ndarray, times: Any) -> st
     if numbers < 0.5 * present:
         return "it holds no numbers"
     seen = np.isfinite(values)
+    if len(values) > 1 and values[seen].min() == values[seen].max():
+        return "it is constant"
     t = np.asarray(times if isinstance(times, np.ndarray) else (times - times.min()) / pd.Timedelta(hours=1))
-    if seen.sum() > 3 and values[seen].std() > 0 and t[seen].std() > 0:
-        correlation = np.corrcoef(t[seen], values[seen])[0, 1]
+    if seen.sum() > 3 and t[seen].std() > 0:
+        correlation = np.corrcoef(t[seen], values[seen] / np.abs(values[seen]).max())[0, 1]
         if abs(correlation) > 1 - 1e-6:
             return "it is the time once more"
     return None
@@ -330,7 +339,7 @@ def _ahead(forecast: str | float, index: pd.Index, t: np.ndarray, unit: str | No
 
 def _positive(name: str, value: str | float, unit: str | None) -> float:
     try:
-        length = duration(value, unit)
+        length = -1.0 if str(value).strip().startswith("-") else duration(value, unit)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     if length <= 0:

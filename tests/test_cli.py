@@ -268,6 +268,21 @@ def test_missing_file_and_missing_out(call, tmp_path, model_file):
     assert "can't make the folder" in error
 
 
+def test_a_broken_pipe_is_quiet(tmp_path):
+    """``alps-ppl predict ... | head`` has nothing on stderr."""
+    (tmp_path / "posterior_gibbs.nc").touch()
+    (tmp_path / "times.csv").write_text("t,u\n1,2\n")
+    code = (
+        "import pandas; from alps_ppl import cli, runner, storage; storage.precision = lambda path: 64; "
+        "runner.predict_table = lambda *_, **__: pandas.DataFrame({'t': range(10**5)}); cli.main()"
+    )
+    command = [sys.executable, "-c", code, "predict", tmp_path, "--at", tmp_path / "times.csv"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
 def test_the_library_leaves_precision_alone_and_stays_light():
     """Importing the package neither switches 64-bit on nor loads plotting, pandas or ArviZ."""
     code = (

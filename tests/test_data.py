@@ -130,6 +130,12 @@ def test_repr_counts_observed_cells():
         ({"inputs": 3.0}, r"expected shape \(time,\) or \(time, column\), got \(\)"),
         ({"inputs": pd.date_range("2024", periods=4)}, r"with 4 times.*got \(6, 2\); rows are times"),
         ({"inputs": [1, "2024-01-01", 3, 4, 5, 6]}, "inputs: expected"),
+        ({"y": Y * [1.0, 1e200]}, "got up to 1e.201 in output '2'; rescale it, e.g. divide it by 1e.201$"),
+        ({"y": Y * [1e-200, 1.0]}, "got up to 2e-198 in output '1'; rescale it"),
+        (
+            {"y": pd.DataFrame({"a": Y[:, 0], "site": [*"123", "x", *"56"]})},
+            "y: expected numbers in column 'site', got 'x'; turn it into numbers or leave it out",
+        ),
         ({"y": [["a", "b"]] * 6}, "y: expected a number or a rectangular array of numbers"),
         (
             {"y": pd.DataFrame(Y, columns=["a", "b"]), "outputs": ["c", "d"]},
@@ -140,7 +146,7 @@ def test_repr_counts_observed_cells():
     ],
 )
 def test_bad_data(arguments, message):
-    with pytest.raises((ValueError, TypeError), match=message):
+    with np.errstate(all="raise"), pytest.raises((ValueError, TypeError), match=message):
         alps.Data(**({"inputs": T, "y": Y} | arguments))
 
 

@@ -12,6 +12,7 @@ from arviz_stats.base import array_stats
 from tinygp import kernels
 
 import alps_ppl as alps
+from alps_ppl import runner
 from alps_ppl.chains import run_chains
 from alps_ppl.cli import load_model_file
 from alps_ppl.compose import compose, gibbs_settings, noise_prior, svi_settings
@@ -115,8 +116,9 @@ def test_parameters_to_learn_are_in_the_model_file(csv, tmp_path):
     assert bounds == {"daily": {"scale": (20.0, 28.8)}, "slow": {"kernel2.scale": (24.0, 240.0)}}
 
 
-def test_no_file_is_overwritten(call, csv, tmp_path):
+def test_no_file_is_overwritten(call, csv, tmp_path, monkeypatch):
     """Not the data, and not a model file that was changed since."""
+    monkeypatch.setattr(runner, "run", lambda *_, **__: None)
     before = csv.read_bytes()
     status, _, error = call("fit", csv, *LATENTS, "--save-model-file", csv, "--out", tmp_path / "out")
     assert (status, csv.read_bytes()) == (2, before)
@@ -124,13 +126,38 @@ def test_no_file_is_overwritten(call, csv, tmp_path):
     assert not (tmp_path / "out").exists()
     mine = tmp_path / "mine.py"
     mine.write_text("# mine")
-    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out", "--set", "SVI.steps=3")
+    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out")
     assert (tmp_path / "mine.before.py").read_text() == "# mine"
     assert "alps.read_table" in mine.read_text()
     mine.write_text("# mine again")
-    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out", "--set", "SVI.steps=3")
+    call("fit", csv, *LATENTS, "--save-model-file", mine, "--out", tmp_path / "out")
     assert (tmp_path / "mine.before2.py").read_text() == "# mine again"
     assert (tmp_path / "mine.before.py").read_text() == "# mine"
+
+
+def test_the_model_file_has_the_settings_that_run(call, csv, tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(runner, "run", lambda module, **_: ran.append((module.SVI, module.GIBBS)))
+    settings = ["--set", "SVI.num_steps=30", "--set", "SVI.num_restarts=2", "--set", "GIBBS.blocks=paper"]
+    status, _, error = call("fit", csv, *LATENTS, "--out", tmp_path / "out", *settings)
+    assert status == 0, error
+    written = load_model_file(tmp_path / "out" / "model.py")
+    assert ran == [(written.SVI, written.GIBBS)]
+    assert (written.SVI["num_steps"], written.SVI["num_restarts"], written.GIBBS["blocks"]) == (30, 2, "paper")
+
+
+def test_constant_columns_and_one_row(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("t,u,k\n" + "".join(f"{t},{t % 3},{4}\n" for t in range(12)))
+    source, notes = compose(path, latents=["slow = rbf(4)"])
+    assert "Column 'k' is left out: it is constant." in notes
+    assert 'OUTPUTS = ["u"]' in source
+    source, notes = compose(path, latents=["slow = rbf(4)"], outputs=["u", "k"])
+    assert notes == ["Column 'k' has no two different values to fit: it says nothing on the processes."]
+    assert 'OUTPUTS = ["u", "k"]' in source
+    path.write_text("t,u\n1,2\n")
+    with pytest.raises(ValueError, match="expected a table of at least two rows, got one"):
+        compose(path, latents=["slow = rbf(4)"])
 
 
 def test_settings_are_sized_to_the_rows():
@@ -154,6 +181,9 @@ def test_auto_says_what_it_chose(csv):
     source, notes = compose(csv, latents=["auto"])
     assert any(note.startswith("Process '24 h', linear_periodic(24h): its peak is") for note in notes)
     assert '"24 h": alps.linear_periodic(24.0)' in source
+    source, notes = compose(csv, latents=["auto", "daily = linear_periodic(1d)"])
+    assert "Process '24 h', linear_periodic(24h), is left out: 'daily' is the same." in notes
+    assert source.count("alps.linear_periodic(24.0)") == 1
 
 
 @pytest.mark.slow
@@ -161,7 +191,9 @@ def test_a_notebook_gets_the_same_from_three_calls(csv):
     table = pd.read_csv(csv, index_col="date")[["north", "south"]].sort_index()
     data = alps.Data(table.index, table)
     daily = alps.covariance("linear_periodic(24h)", unit=data.input_unit)
-    model = alps.ALPS({"daily": daily}, data.outputs, noise_variance=dist.InverseGamma(2.0, 0.1))
+    n = len(data.train_y)
+    noise = dist.InverseGamma(2 + n / 20, 0.1 * (1 + n / 20))
+    model = alps.ALPS({"daily": daily}, data.outputs, noise_variance=noise)
     fit = alps.fit_svi(
         model, data.train_inputs, data.train_y, num_steps=300, rng_key=jax.random.key(0), progress_bar=False
     )
@@ -183,22 +215,41 @@ def test_a_notebook_gets_the_same_from_three_calls(csv):
         ([*LATENTS, "--time", "when"], "the column of times, 'when', among its columns date, north, south, weather"),
         ([*LATENTS, "--outputs", "north,weather"], "numbers in column 'weather', got 'fair' in row 1"),
         ([*LATENTS, "--noise", "-1"], "noise: expected 'learnt', or a positive variance"),
-        ([*LATENTS, "--expected-active", "7"], "expected-active: expected a number from 0 to 2, got 7.0"),
+        ([*LATENTS, "--expected-active", "7"], "from 0 to the number of processes, 2, got 7.0"),
         ([*LATENTS, "--learn", "daily.scale"], "learn 'daily.scale': expected NAME.PARAMETER = LOW..HIGH"),
+        (
+            [*LATENTS, "--learn", "daily.scale = 20h-28h"],
+            "'..' is missing between the bounds; expected e.g. 20h..28h, got '20h-28h'",
+        ),
         ([*LATENTS, "--learn", "day.scale = 20h..28h"], "with a name of daily, slow"),
         ([*LATENTS, "--learn", "daily.period = 20h..28h"], "expected one of the covariance's parameters ['scale']"),
         ([*LATENTS, "--learn", "daily.scale = 25h..28h"], "the covariance's own 24.0, where learning starts"),
         ([*LATENTS, "--decoys", "40"], "decoys: expected at most"),
         ([*LATENTS, "--forecast", "1h"], "forecast: expected from one step, 2 here, to 100,000 of them, got '1h'"),
+        ([*LATENTS, "--forecast", "-2d"], "forecast: expected a positive duration, got '-2d'"),
+        ([*LATENTS, "--hold-out", "-10%"], "hold_out: expected a positive duration, got '-10%'"),
         ([*LATENTS, "--hold-out", "9d"], "hold_out: expected some of the 48 rows, but not all"),
         ([*LATENTS, "--time-unit", "years"], "time-unit: the times are dates, read as hours"),
-        ([*LATENTS, "--encoding", "klingon"], "expected text in klingon"),
+        (
+            [*LATENTS, "--encoding", "klingon"],
+            "encoding: expected the name of one, e.g. utf-8 or cp1252, got 'klingon'",
+        ),
         ([*LATENTS, "--engine", "nuts"], "--engine: expected svi, gibbs or svi,gibbs"),
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
+        ([*LATENTS, "--set", "steps=3"], "--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got 'steps=3'"),
+        ([*LATENTS, "--set", "SVI.num_steps=abc"], "num_steps: expected a positive whole number, got 'abc'"),
+        ([*LATENTS, "--set", "SVI.num_steps=-3"], "num_steps: expected a positive whole number, got -3"),
+        ([*LATENTS, "--set", "SVI.batch_size=49"], "batch_size: expected at most the 48 times there are, got 49"),
+        ([*LATENTS, "--set", "SVI.learning_rate=0"], "learning_rate: expected a positive number, got 0"),
+        ([*LATENTS, "--set", "GIBBS.num_chains=0"], "GIBBS.num_chains: expected a positive whole number, got 0"),
+        ([*LATENTS, "--set", "GIBBS.chain_method=fast"], "GIBBS.chain_method: expected one of vectorized, parallel"),
+        ([*LATENTS, "--set", "GIBBS.blocks=fast"], "blocks: expected the name of a set"),
+        ([*LATENTS, "--learn", "daily.scale=20h..28h", "--engine", "gibbs"], "--learn: only SVI learns parameters"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(call, csv, tmp_path, arguments, message):
+def test_bad_input_is_one_line_and_leaves_nothing(call, csv, tmp_path, arguments, message):
     status, _, error = call("fit", csv, "--out", tmp_path / "out", *arguments)
+    assert not (tmp_path / "out").exists()
     assert status == 2
     assert error.count("\n") == 1
     assert error.startswith("alps-ppl: ")
@@ -208,7 +259,13 @@ def test_bad_input_is_one_line_and_status_2(call, csv, tmp_path, arguments, mess
 def test_no_such_file(call, tmp_path):
     status, _, error = call("fit", tmp_path / "none.csv", "--out", tmp_path / "out", "--latent", "auto")
     assert (status, error.count("\n")) == (2, 1)
-    assert "none.csv: No such file or directory" in error
+    assert "FILE: expected a CSV or Parquet file, got" in error
+    assert "none.csv': No such file or directory" in error
+
+
+def test_out_is_a_file(call, csv):
+    status, _, error = call("fit", csv, "--out", csv, *LATENTS)
+    assert (status, error) == (2, f"alps-ppl: --out: expected a folder, got {str(csv)!r}: File exists\n")
 
 
 def test_plain_numbers_refuse_durations(call, tmp_path):

@@ -86,7 +86,10 @@ def test_garbage_raises_only_a_value_error(text):
     ("text", "place", "message"),
     [
         ("", 1, "expected a covariance"),
-        ("rbf(4d", 7, "expected ','|expected '\\)'"),
+        ("rbf(4d", 7, "'\\)' is missing"),
+        ("(rbf(4d)", 9, "'\\)' is missing"),
+        ("rbf", 4, "'\\(' is missing"),
+        ("rbf(4d 5)", 8, "expected '\\)', got '5'"),
         ("rbf(1) rbf(2)", 8, "expected \\+ or \\* or the end, got 'rbf'"),
         ("rbf(1) + foo(2)", 10, "unknown covariance 'foo'; known are linear_periodic"),
         ("rbf(4q)", 5, "unknown unit 'q' of time; known are s, min, h"),

@@ -59,8 +59,8 @@ def write(tmp_path, text, encoding="utf-8"):
 def test_defaults(tmp_path):
     path = write(
         tmp_path,
-        "site,day, t ,u,v,empty\nA,2020-01-02,1,1.5,NA,\nB,2020-01-01,0,2,-,\n,,,,,\n"
-        "C,2020-01-03,2,?,4,\nD,2020-01-05,4,3,3,\n",
+        "site,day, t ,u,v,empty,k\nA,2020-01-02,1,1.5,NA,,7\nB,2020-01-01,0,2,-,,\n,,,,,,\n"
+        "C,2020-01-03,2,?,4,,7\nD,2020-01-05,4,3,3,,7\n",
     )
     table = alps.read_table(path)
     assert table.index.name == "day"
@@ -70,8 +70,9 @@ def test_defaults(tmp_path):
         "site": "it holds no numbers",
         "t": "it is the time once more",
         "empty": "it is empty",
+        "k": "it is constant",
     }
-    assert list(alps.read_table(path, outputs=["t"]).columns) == ["t"]
+    assert list(alps.read_table(path, outputs=["t", "k"]).columns) == ["t", "k"]
 
 
 def test_separators_and_decimals_are_found(tmp_path):
@@ -107,7 +108,8 @@ def test_separators_and_decimals_are_found(tmp_path):
         ("t,u\n1,2\n2,inf\n3,5\n", {}, "got 'inf' in row 2"),
         ('t,u\n1,2.5\n2,"3,5"\n3,4.5\n', {}, "got '3,5' in row 2 .*; a decimal comma?"),
         ("t,u\n1,a\n2,b\n", {"outputs": ["u"]}, "numbers in column 'u', got 'a' in row 1"),
-        ("t,u\n1,a\n2,b\n", {}, "at least one column of numbers"),
+        ("t,u\n1,a\n2,b\n", {}, "beside the times, got none: column 'u': it holds no numbers$"),
+        ("t,u,v\n1,3,\n2,3,\n", {}, "got none: column 'u': it is constant; column 'v': it is empty$"),
         ("t,u\n1,2\n,3\n", {}, "expected a time in every row, got none in row 2"),
         ("t,u\n31/01/2020,2\n01/02/2020,3\n", {}, "expected numbers or ISO 8601 dates, .* got '31/01/2020' in row 1"),
         ("t,u\n2020-01-01,2\nsoon,3\n", {}, "got 'soon' in row 2"),
@@ -126,8 +128,17 @@ def test_errors_name_the_place(tmp_path, text, arguments, message):
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(FileNotFoundError):
         alps.read_table(tmp_path / "none.csv")
-    with pytest.raises(ValueError, match=r"expected text in utf-8-sig, .*; save it as UTF-8, or name its encoding"):
+    with pytest.raises(
+        ValueError, match=r"expected text in UTF-8, got bytes that aren't; save it as UTF-8, or name its encoding"
+    ):
         alps.read_table(write(tmp_path, "t,é\n1,2\n", "cp1252"))
+
+
+@pytest.mark.parametrize("factor", ["e200", "e-200"])
+def test_values_whose_squares_are_no_numbers(tmp_path, factor):
+    path = write(tmp_path, "t,u\n" + "".join(f"{t},{t % 3 + 1}{factor}\n" for t in range(9)))
+    with np.errstate(all="raise"), pytest.raises(ValueError, match=r"got up to 3e.200 in output 'u'; rescale it"):
+        alps.split_table(alps.read_table(path))
 
 
 def test_parquet(tmp_path, monkeypatch):
@@ -193,6 +204,7 @@ def test_months_ahead_are_months(forecast, last):
     [
         ({"hold_out": "1d"}, "hold_out: '1d' is a duration, but the inputs are plain numbers"),
         ({"hold_out": "100%"}, "hold_out: expected some of the 5 rows, but not all"),
+        ({"hold_out": -1}, "hold_out: expected a positive duration, got -1"),
         ({"hold_out": 0}, "hold_out: expected a positive duration"),
         ({"hold_out": "soon"}, "hold_out: expected a duration such as 24h or 4d, or a number, got 'soon'"),
         ({"forecast": 0.5}, "forecast: expected from one step, 1 here, to 100,000 of them, got 0.5"),
