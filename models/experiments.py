@@ -153,18 +153,13 @@ def measure_temperature(seed: int, experiment: str, schedule: str) -> dict:
 
 
 def cases(experiment: str, seeds: int) -> list[dict]:
-    """What is measured, in order: the noise's other strengths and the temperature's schedules over fewer seeds."""
+    """What is measured, in order; the noise's other strengths and the temperature's schedules over fewer seeds."""
     half, fifth = range(max(1, seeds // 2)), range(max(1, seeds // 5))
     if experiment == "square_wave":
         return [{"seed": seed} for seed in range(seeds)]
     if experiment == "noisy_mixture":
-        kinds = [
-            (0.5, False, range(seeds)),
-            (0.5, True, range(seeds)),
-            (0.25, False, half),
-            (1.0, False, half),
-            (2.0, False, fifth),
-        ]
+        kinds = [(0.5, False, range(seeds)), (0.5, True, range(seeds))]
+        kinds += [(sd, False, fifth) for sd in (0.25, 1.0, 2.0)]
         return [{"seed": s, "noise_sd": sd, "independent": own} for sd, own, those in kinds for s in those]
     experiments = (("square_wave", half), ("noisy_mixture", fifth))
     return [
