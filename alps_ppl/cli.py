@@ -240,7 +240,7 @@ def fit(
     except (ValueError, TypeError) as error:
         # Of an error in a covariance the first line; the others point at its place, under the text.
         raise BadInput(str(error).partition("\n")[0]) from None
-    for path in paths:
+    for path in reversed(paths):  # nothing in --out where a copy elsewhere fails
         try:
             _write_model_file(path, source)
         except OSError as error:
