@@ -90,7 +90,7 @@ def test_a_noisy_mixture_seed(monkeypatch):
         assert max(row["probability"][engine][name] for name in claims.DECOYS) < 0.2
         assert row["rmse"][engine] < 1.1 * row["rmse"]["told the latents"]
     assert row["max_rhat"] < 1.1
-    assert claims.noisy([row | {"noise_sd": 0.5, "independent": True}], 0.5, True)
+    assert claims.noisy([row | {"seed": 3, "noise_sd": 0.5, "independent": True}], 0.5, True)
 
 
 def test_own_data_page_is_made_of_its_rows():
