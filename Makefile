@@ -4,8 +4,6 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Quick tests compile more than they compute: without LLVM's dear passes they take two thirds of the time.
-QUICK_COMPILE := --xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true
 
 .PHONY: demo test slow lint docs clean
 
@@ -16,11 +14,11 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@echo "== Tests (without the slow ones: make slow) =="
-	XLA_FLAGS="$(QUICK_COMPILE)" OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=10 -m "not slow"
 
 slow: $(VENV)/.dev
 	@echo "== Slow statistical tests and notebooks =="
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations=10 -m slow
 
 lint: $(VENV)/.dev
 	@echo "== Linter and type checker =="

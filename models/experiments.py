@@ -159,7 +159,7 @@ def cases(experiment: str, seeds: int) -> list[dict]:
         return [{"seed": seed} for seed in range(seeds)]
     if experiment == "noisy_mixture":
         kinds = [(0.5, False, range(seeds)), (0.5, True, range(seeds))]
-        kinds += [(sd, False, fifth) for sd in (0.25, 1.0, 2.0)]
+        kinds += [(sd, False, half) for sd in (0.25, 1.0, 2.0)]
         return [{"seed": s, "noise_sd": sd, "independent": own} for sd, own, those in kinds for s in those]
     experiments = (("square_wave", half), ("noisy_mixture", fifth))
     return [

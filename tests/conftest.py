@@ -22,6 +22,15 @@ from alps_ppl.cli import main
 
 numpyro.enable_x64()
 
+
+def pytest_configure(config):
+    """Quick tests compile more than they compute: code that isn't optimised is there in less than half the time."""
+    if config.option.markexpr == "not slow":
+        jax.config.update("jax_disable_most_optimizations", True)
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # of the processes that tests start
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+
+
 ORACLES = Path(__file__).parent / "oracles"
 
 

@@ -68,7 +68,7 @@ def test_claims_count_what_is_right():
             "reconstruction_rmse": {"svi": 0.21, "gibbs": 0.21},
         }
 
-    found = [claim.ours for claim in claims.square_wave([row(0.99, 0.02), row(0.95, 0.2)])]
+    found = [claim.measured for claim in claims.square_wave([row(0.99, 0.02), row(0.95, 0.2)])]
     assert found[0] == "SVI 0.950 to 0.990, Gibbs 0.950 to 0.990"
     assert found[2].endswith("1 of 2 seeds")
 
