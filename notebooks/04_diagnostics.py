@@ -229,8 +229,8 @@ table = alps.inclusion_table({"svi": svi, "gibbs": good})
 table.pivot(index="latent", columns="engine", values="probability")[["svi", "gibbs"]].round(3).T
 
 # %% [markdown]
-# This fit has half of the steps of the model file, and it shows: of the two `T=7` one has $\rho = 1$ and the other
-# about .7. It hasn't finished. With all 12,000 steps (second notebook) one of them is off. A gate in the middle, in
+# This fit has 6,000 of the model file's 10,000 steps, and it shows: of the two `T=7` one has $\rho = 1$ and the other
+# about .7. It hasn't finished. With all of them (second notebook) one of the two is off. A gate in the middle, in
 # SVI, is first of all a sign of a fit that isn't done.
 #
 # The best check of SVI is the other engine. Where they differ on single duplicates and agree on the pairs ("at least
