@@ -68,10 +68,18 @@ def columns() -> list[str]:
     return list(table().columns.drop("medv"))
 
 
-def model(data: alps.Data, noise_variance: float | Distribution = NOISE_VARIANCE) -> alps.ALPS:
+def model(
+    data: alps.Data, noise_variance: float | Distribution = NOISE_VARIANCE, always_on: Sequence[str] = ()
+) -> alps.ALPS:
     """A latent per column, each on with prior probability 1/2."""
-    latents = {name: alps.on_column(kernels.ExpSquared(scale=1.0), k) for k, name in enumerate(columns())}
-    return alps.ALPS(latents, data.outputs, inclusion_prob=0.5, mixing_variance=1.0, noise_variance=noise_variance)
+    return alps.ALPS(
+        {name: alps.on_column(kernels.ExpSquared(scale=1.0), k) for k, name in enumerate(columns())},
+        data.outputs,
+        inclusion_prob=0.5,
+        mixing_variance=1.0,
+        noise_variance=noise_variance,
+        always_on=always_on,
+    )
 
 
 SVI = {"num_inducing": 100, "num_steps": 5_000, "learning_rate": 0.01}

@@ -13,6 +13,7 @@ import click
 import jax
 import numpy as np
 import numpyro
+from numpyro import handlers
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 import alps_ppl as alps
@@ -44,14 +45,14 @@ def fit(engine: str, file: ModuleType, model: alps.ALPS, inputs, y, seed: int, *
     return runner.fit(engine, model, inputs, y, getattr(file, engine.upper()) | settings, key)
 
 
-def both_engines(file: ModuleType, data: alps.Data, seed: int) -> tuple[dict, dict, dict]:
-    """A row of what both engines say, their trees, and their predictions at all inputs."""
+def both_engines(file: ModuleType, data: alps.Data, seed: int) -> tuple[dict, dict, dict, dict]:
+    """A row of what both engines say, their posteriors, their trees, and their predictions at all inputs."""
     model = file.model(data)
     inputs, y = model.check(data.train_inputs, data.train_y)
-    trees, predictions, seconds = {}, {}, {}
+    posteriors, trees, predictions, seconds = {}, {}, {}, {}
     for engine in ("svi", "gibbs"):
         begin = time.perf_counter()
-        posterior = fit(engine, file, model, inputs, y, seed)
+        posterior = posteriors[engine] = fit(engine, file, model, inputs, y, seed)
         seconds[engine] = round(time.perf_counter() - begin, 1)
         trees[engine] = alps.to_datatree(posterior, model, inputs, y)
         predictions[engine] = alps.predict(posterior, model, inputs, y, data.inputs)
@@ -69,13 +70,13 @@ def both_engines(file: ModuleType, data: alps.Data, seed: int) -> tuple[dict, di
         "differences": largest_differences(comparison),
         "seconds": seconds,
     }
-    return row, trees, predictions
+    return row, posteriors, trees, predictions
 
 
 def measure_square_wave(seed: int) -> dict:
     """4.1: a row of ``both_engines``, and the root mean square of what the reconstruction leaves over."""
     data = square_wave.data()
-    row, _, predictions = both_engines(square_wave, data, seed)
+    row, _, _, predictions = both_engines(square_wave, data, seed)
     error = {
         name: float(((p["mean"].values - data.standardised) ** 2).mean() ** 0.5) for name, p in predictions.items()
     }
@@ -85,7 +86,7 @@ def measure_square_wave(seed: int) -> dict:
 def measure_noisy_mixture(seed: int, noise_sd: float, independent: bool) -> dict:
     """4.2: besides a row of ``both_engines`` the duplicates kept, forecasts against the truth, and H's moments."""
     data = noisy_mixture.data(seed, noise_sd, independent)
-    row, trees, predictions = both_engines(noisy_mixture, data, seed)
+    row, posteriors, trees, predictions = both_engines(noisy_mixture, data, seed)
     truth = (noisy_mixture.simulate(seed, noise_sd, independent)["f"] - data.loc) / data.scale
     test = data.split[:, 0] == "test"
     means = {name: p["mean"].values for name, p in predictions.items()}
@@ -97,7 +98,10 @@ def measure_noisy_mixture(seed: int, noise_sd: float, independent: bool) -> dict
     return row | {
         "both_on": both_on,
         "rmse": {name: float(((mean - truth)[test] ** 2).mean() ** 0.5) for name, mean in means.items()},
-        "H": {engine: _columns(tree) for engine, tree in trees.items()},
+        "H": {
+            "svi": guides_columns(posteriors["svi"], data.train_inputs, data.train_y),
+            "gibbs": sampled_columns(trees["gibbs"]),
+        },
     }
 
 
@@ -125,16 +129,29 @@ def _gp_per_output(data: alps.Data) -> np.ndarray:
     return (mean - data.loc) / data.scale
 
 
-def _columns(tree) -> dict[str, float]:
-    """H's largest |mean| and its mean variance in columns that are off, and its largest variance where they are on."""
+def sampled_columns(tree) -> dict[str, float]:
+    """``_columns`` of draws, each latent's of one sign."""
     posterior = alps.align_signs(tree["posterior"].to_dataset())
-    probability = posterior["b"].mean(("chain", "draw"))
-    mean, variance = posterior["H"].mean(("chain", "draw")), posterior["H"].var(("chain", "draw"))
+    dims = ("chain", "draw")
+    return _columns(
+        *(x.values for x in (posterior["b"].mean(dims), posterior["H"].mean(dims), posterior["H"].var(dims)))
+    )
+
+
+def guides_columns(svi: alps.SVIFit, inputs, y) -> dict[str, float]:
+    """``_columns`` of SVI's q(H) itself: the mean of its draws would have an error as large as what is looked for."""
+    guide = handlers.seed(handlers.substitute(svi.guide.discrete, data=svi.params), 0)
+    H = handlers.trace(guide).get_trace(inputs, y)["H"]["fn"]
+    return _columns(svi.inclusion_prob, np.asarray(H.mean), np.asarray(H.variance))
+
+
+def _columns(probability: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> dict[str, float]:
+    """H's largest |mean| and its mean variance in columns that are off, and its largest variance where they are on."""
     off, on = probability < 0.1, probability > 0.9
     return {
-        "off: largest |mean|": float(abs(mean).sel(latent=off).max()) if off.any() else np.nan,
-        "off: mean variance": float(variance.sel(latent=off).mean()) if off.any() else np.nan,
-        "on: largest variance": float(variance.sel(latent=on).max()) if on.any() else np.nan,
+        "off: largest |mean|": float(abs(mean[:, off]).max()) if off.any() else np.nan,
+        "off: mean variance": float(variance[:, off].mean()) if off.any() else np.nan,
+        "on: largest variance": float(variance[:, on].max()) if on.any() else np.nan,
     }
 
 

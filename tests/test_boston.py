@@ -1,6 +1,9 @@
 """Boston housing: the data and model of the file, and the 8,192 kernel ridge regressions against scikit-learn's."""
 
+from dataclasses import replace
+
 import jax
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -8,6 +11,8 @@ from sklearn.gaussian_process.kernels import WhiteKernel
 from sklearn.kernel_ridge import KernelRidge
 
 import alps_ppl as alps
+from alps_ppl import runner
+from alps_ppl.guide import StructuredMeanField
 from models import boston_housing as boston
 from models import boston_subsets
 
@@ -97,6 +102,21 @@ def test_a_latent_per_column():
     assert list(model.latents) == boston.columns()
     draw = jax.vmap(lambda row: model.covariances[5](row[None], data.inputs[:1])[0, 0])(data.inputs[:20])
     np.testing.assert_allclose(draw, np.exp(-0.5 * (data.inputs[:20, 5] - data.inputs[0, 5]) ** 2))
+
+
+def test_a_gate_held_open_costs_log_2(monkeypatch):
+    """A q whose gates are held open, and the same q in the model in which they are free, by the same draws."""
+    monkeypatch.setattr(boston, "SVI", boston.SVI | {"num_steps": 3})
+    held = boston_subsets.bound_held_open(0, boston_subsets.PAPERS_READING, ["rm", "dis"], num_inducing=3)
+    data, key = boston.data(), jax.random.key(0)
+    model, free = boston.model(data, always_on=["rm", "dis"]), boston.model(data)
+    inputs, y = model.check(data.train_inputs, data.train_y)
+    fit = runner.fit("svi", model, inputs, y, boston.SVI | {"num_inducing": 3}, key)
+    assert held["elbo"] == pytest.approx(fit.elbo - 2 * np.log(2))
+    params = fit.params | {"b_logits": fit.params["b_logits"].at[jnp.array([5, 7])].set(50.0)}
+    same = replace(fit, model=free, guide=StructuredMeanField(free, fit.guide.inducing_inputs), params=params)
+    elbos = [alps.discrete_elbo(q, inputs, y, key, num_particles=50)[0] for q in (same, fit)]
+    assert elbos[0] == pytest.approx(elbos[1] - 2 * np.log(2), rel=1e-9)
 
 
 def test_weighted_rbfs_gradient():

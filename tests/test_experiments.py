@@ -1,8 +1,13 @@
 """The paper's experiments: their data, how results are kept, and the page of claims."""
 
+from dataclasses import replace
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from tinygp import kernels
 
+import alps_ppl as alps
 from models import claims, experiments, noisy_mixture, results
 
 
@@ -63,14 +68,31 @@ def test_claims_count_what_is_right():
         probability = dict.fromkeys(claims.ODD, odd) | dict.fromkeys(claims.EVEN, even)
         return {
             "probability": {"svi": probability, "gibbs": probability},
-            "differences": {"inclusion probability": 0.01},
+            "differences": {"inclusion probability": 0.01, "predictive mean": 0.1},
             "max_rhat": 1.002,
             "reconstruction_rmse": {"svi": 0.21, "gibbs": 0.21},
         }
 
-    found = [claim.measured for claim in claims.square_wave([row(0.99, 0.02), row(0.95, 0.2)])]
-    assert found[0] == "SVI 0.950 to 0.990, Gibbs 0.950 to 0.990"
-    assert found[2].endswith("1 of 2 seeds")
+    odd, even, *_ = claims.square_wave([row(0.99, 0.02), row(0.95, 0.2)])
+    assert odd.measured == "SVI 0.950 to 0.990; Gibbs 0.950 to 0.990"
+    assert odd.holds == "SVI 2 of 2; Gibbs 2 of 2"
+    assert even.holds == "SVI 1 of 2; Gibbs 1 of 2"
+
+
+def test_moments_of_closed_columns_are_the_guides(key):
+    """q(H)'s own, in the outputs' units, are those that its draws tend to."""
+    t = np.arange(12.0)
+    y = np.stack([np.sin(t), np.cos(t)], 1)
+    model = alps.ALPS({"a": kernels.Cosine(6.0), "b": kernels.Exp(2.0)}, 2, mixing_variance=4.0, noise_variance=0.1)
+    fit = alps.fit_svi(model, t, y, num_inducing=4, num_steps=200, rng_key=key, progress_bar=False)
+    fit = replace(fit, params=fit.params | {"b_logits": jnp.array([5.0, -5.0])})
+    found = experiments.guides_columns(fit, t, y)
+    H = alps.to_datatree(fit, model, t, y, num_draws=4_000)["posterior"]["H"].to_numpy()[0]
+    sd = H.std(0)
+    assert found["off: largest |mean|"] == pytest.approx(abs(H.mean(0)[:, 1]).max(), abs=5 * sd.max() / 4_000**0.5)
+    # The variance of normal draws has an error of sqrt(2 / draws) of itself.
+    assert found["off: mean variance"] == pytest.approx((sd[:, 1] ** 2).mean(), rel=5 * (2 / 4_000) ** 0.5)
+    assert found["on: largest variance"] == pytest.approx((sd[:, 0] ** 2).max(), rel=5 * (2 / 4_000) ** 0.5)
 
 
 def test_cases_are_ten_seeds_and_the_variants():
