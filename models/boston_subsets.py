@@ -182,7 +182,8 @@ def bound_held_open(split: int, reading: str, columns: Sequence[str], num_induci
     inputs, y = model.check(data.train_inputs, data.train_y)
     settings = boston.SVI | {"num_inducing": num_inducing}
     fit = runner.fit("svi", model, inputs, y, settings, jax.random.key(seed))
-    return {"columns": list(columns), "elbo": fit.elbo - len(columns) * np.log(2), "elbo_mcse": fit.elbo_mcse}
+    elbo = fit.elbo - len(columns) * np.log(2)
+    return {"columns": list(columns), "settings": settings, "elbo": elbo, "elbo_mcse": fit.elbo_mcse}
 
 
 def _measure_engine(engine: str, data: alps.Data, model: alps.ALPS, seed: int, settings: dict) -> dict:
@@ -361,7 +362,7 @@ def main(
         standardise, noise = READINGS[reading]
         one = {"engines": [engine], "seeds": [seed], "num_inducing": num_inducing}
         found = measure(split, standardise=standardise, noise=noise, **one)
-        row.update(found | {engine: runs + found[engine]})
+        row.update(found | row | {engine: runs + found[engine]})  # what is ranked already stays
         note(begin)
         run = row[engine][-1]
         click.echo(f"{reading}, split {split}, seed {seed}, {engine}: {' '.join(run['on'])} ({run['seconds']:.0f} s)")

@@ -336,7 +336,12 @@ def boston(rows: list[dict]) -> list[Claim]:
                 f"{max(run['max_rhat'] for run in sampled):.3f}",
             )
         )
-    held = [(row["svi"][0], row["held open"]) for row in rows if "held open" in row]
+    held = [
+        (run, row["held open"])
+        for row in rows
+        for run in row["svi"]
+        if "held open" in row and run["settings"] == row["held open"]["settings"] and run["seed"] == 0
+    ]
     if held:
         gap = np.array([run["elbo"] - other["elbo"] for run, other in held])
         error = np.array([np.hypot(run["elbo_mcse"], other["elbo_mcse"]) for run, other in held])

@@ -231,8 +231,9 @@ alps.gate_diagnostics(trees["gibbs"]).round(2)
 # %% [markdown]
 # The engines agree on `rm`, `lstat` and `ptratio`, and on `chas` not being certain. They disagree on three columns.
 # `crim`, `nox` and `dis` are in with probability near 1 in both chains, although each chain started elsewhere, and SVI
-# has all of them out. Nothing here says why. The guide is an approximation, which holds $x_j$ and $H_j$ apart, and its
-# optimiser may have stopped in a local optimum. Two short chains don't settle `tax` and `rad`, and needn't.
+# has all of them out. It isn't a local optimum: held open, they lower SVI's bound (docs/claims.md). The guide takes
+# $x_j$ and $H_j$ to be independent, and also columns that share what they explain, and pays for each that is on. Two
+# short chains don't settle `tax` and `rad`, and needn't.
 #
 # Does it matter? The Gibbs sampler's prediction, and ridge on the columns that it has above one half:
 
@@ -263,7 +264,7 @@ pd.DataFrame(
 # ## What is left of the paper's claim
 #
 # - *The selection.* SVI does select the paper's four columns, under one reading of what the paper leaves open, on
-#   most splits (docs/claims.md).
+#   most splits with 50 inducing inputs; with the paper's 100 `chas` and `crim` come and go (docs/claims.md).
 # - *The rank.* Near the top if kernel ridge is one RBF on all chosen columns jointly, where most competitors are spoilt
 #   by one raw column of large range. Not if the columns' RBFs are added, as in GP-ALPS itself: then the four are
 #   about the best 15 % on this split.
