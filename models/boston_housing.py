@@ -9,9 +9,9 @@ out as "test"; inputs raw, as in the file; the price standardised by its trainin
 variance 1; a fixed noise variance of 0.2 in those units. All of it is a choice: see ``boston_subsets.py``.
 
 rm, ptratio and lstat were on on every split measured, chas on most with l = 50; with l = 100 chas and crim come and go
-at the same ELBO (``docs/claims.md``). Gibbs keeps crim, nox and mostly dis as well. SVI's bound prefers to be without
-them: it is lower where they are held open. Its family takes the latents, and H and x, to be independent, which costs
-most with columns that share what they explain.
+at the same ELBO (``docs/claims.md``). Gibbs keeps crim, nox and mostly dis as well. SVI's bound is lower with these
+held open than with its own selection: its family takes the latents, and H and x, to be independent, which costs most
+with columns that share what they explain.
 
 A unit lengthscale makes raw columns very unlike one another: it is one room of rm and one per cent of lstat, but also
 one dollar of tax, so that tax comes near giving each of its values a price of its own, and twice the whole range of

@@ -336,21 +336,16 @@ def boston(rows: list[dict]) -> list[Claim]:
                 f"{max(run['max_rhat'] for run in sampled):.3f}",
             )
         )
-    held = [
-        (run, row["held open"])
-        for row in rows
-        for run in row["svi"]
-        if "held open" in row and run["settings"] == row["held open"]["settings"] and run["seed"] == 0
-    ]
+    held = [row["held open"] for row in rows if len(row.get("held open", {})) == 2]
     if held:
-        gap = np.array([run["elbo"] - other["elbo"] for run, other in held])
-        error = np.array([np.hypot(run["elbo_mcse"], other["elbo_mcse"]) for run, other in held])
+        gap = np.array([bound["svi"]["elbo"] - bound["gibbs"]["elbo"] for bound in held])
+        error = np.array([np.hypot(bound["svi"]["elbo_mcse"], bound["gibbs"]["elbo_mcse"]) for bound in held])
         claims.append(
             Claim(
                 "(not in the paper) SVI's own bound prefers fewer columns than the posterior (by more than two errors)",
                 count(gap > 2 * error),
-                f"held open, the columns that Gibbs keeps lower its bound by {span(gap, '.1f')} nats (Monte Carlo "
-                f"errors up to {error.max():.1f}): SVI doesn't miss them for a local optimum",
+                f"with its selection held open the bound is {span(gap, '.1f')} nats above that with Gibbs's (Monte "
+                f"Carlo errors up to {error.max():.1f}): SVI doesn't miss columns for a local optimum",
             )
         )
     return claims

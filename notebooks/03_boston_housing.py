@@ -231,9 +231,9 @@ alps.gate_diagnostics(trees["gibbs"]).round(2)
 # %% [markdown]
 # The engines agree on `rm`, `lstat` and `ptratio`, and on `chas` not being certain. They disagree on three columns.
 # `crim`, `nox` and `dis` are in with probability near 1 in both chains, although each chain started elsewhere, and SVI
-# has all of them out. It isn't a local optimum: held open, they lower SVI's bound (docs/claims.md). The guide takes
-# $x_j$ and $H_j$ to be independent, and also columns that share what they explain, and pays for each that is on. Two
-# short chains don't settle `tax` and `rad`, and needn't.
+# has all of them out. It isn't a local optimum: SVI's bound is lower with Gibbs's columns held open than with its own
+# (docs/claims.md). The guide takes $x_j$ and $H_j$ to be independent, and also columns that share what they explain,
+# and pays for each that is on. Two short chains don't settle `tax` and `rad`, and needn't.
 #
 # Does it matter? The Gibbs sampler's prediction, and ridge on the columns that it has above one half:
 
