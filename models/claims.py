@@ -445,10 +445,10 @@ SECTIONS = (
         "posterior gives both the same probability; SVI's gates, which are independent in its family, mostly settle "
         "on one. Gibbs draws the columns of closed gates from the prior: the means of its "
         f"{4 * noisy_mixture.GIBBS['num_samples']:,} draws have errors of "
-        f"{1 / np.sqrt(4 * noisy_mixture.GIBBS['num_samples']):.3f} each. SVI's come near the prior but not to it: "
-        "its gradients are noisy, and its best H, which doesn't know of the gate, has a variance of 1 / (1/s + q "
-        "E[x'x] / noise variance), where a probability q of a thousandth meets E[x'x] / noise variance in the "
-        "hundreds.",
+        f"{1 / np.sqrt(4 * noisy_mixture.GIBBS['num_samples']):.3f} each. SVI's aren't back there: the "
+        "temperature's bump half opens every gate, few steps are left after it, and Adam's are short by then. Nor is "
+        "the prior their best: H doesn't know of the gate in SVI's family, so that a variance of 1 / (1/s + q E[x'x] / "
+        "noise variance) is, where a probability q of a thousandth meets E[x'x] / noise variance in the hundreds.",
         lambda rows: noisy(rows, noisy_mixture.NOISE_SD, False),
     ),
     Section(

@@ -188,11 +188,11 @@ axes = plots.plot_mixing(trees, unit="training sd")
 
 # %% [markdown]
 # In the columns of latents that both engines have off the data say nothing about $H$. Gibbs has it at its prior, of
-# mean zero and variance one. SVI is near that, but not there: its gradients are noisy, and its $H$ doesn't know the
-# gate, so that a probability of a thousandth, times hundreds of $x_j^\top x_j / \sigma_i^2$, is felt. SVI's columns
-# that are on have small variances. The paper shows the same. In Gibbs the duplicates are on half the time, and each
-# column is a mixture: half posterior and half prior. That is
-# why their means are paler and their variances are large.
+# mean zero and variance one. SVI isn't quite back there: the temperature's bump half opens every gate, and few steps
+# are left after it. Nor is the prior its best, since its $H$ doesn't know the gate: a probability of a thousandth,
+# times hundreds of $x_j^\top x_j / \sigma_i^2$, is felt. SVI's columns that are on have small variances. The paper
+# shows the same. In Gibbs the duplicates are on half the time, and each column is a mixture: half posterior and half
+# prior. That is why their means are paler and their variances are large.
 #
 # $H$ itself is a poor thing to compare with the truth, since $(cH_{:j}, x_j/c)$ is the same signal for every $c$.
 # Compare the part that a period has in an output: the root mean square over time of $\sum_j H_{ij} b_j x_j(t)$, summed
