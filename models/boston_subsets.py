@@ -158,8 +158,7 @@ def measure(
 
     ``noise``: a fixed variance, or "learnt" with an InverseGamma(2, 0.2) prior. ``engines``: of "svi" and "gibbs".
     """
-    data = boston.data(split, standardise)
-    model = boston.model(data, LEARNT_NOISE if noise == "learnt" else noise)
+    data, model = _data_and_model(split, standardise, noise)
     settings = {"svi": boston.SVI | {"num_inducing": num_inducing}, "gibbs": SWEEPS}
     row: dict[str, Any] = {
         engine: [_measure_engine(engine, data, model, seed, settings[engine]) for seed in seeds] for engine in engines
@@ -170,15 +169,18 @@ def measure(
     return row
 
 
+def _data_and_model(split: int, standardise: bool, noise: float | str, **settings: Any) -> tuple[alps.Data, alps.ALPS]:
+    data = boston.data(split, standardise)
+    return data, boston.model(data, LEARNT_NOISE if noise == "learnt" else noise, **settings)
+
+
 def bound_held_open(split: int, reading: str, columns: Sequence[str], num_inducing: int, seed: int = 0) -> dict:
     """SVI's bound on the same evidence when some columns' gates are held open.
 
     Of two sets so compared, and with other gates free, SVI's family prefers the one with the higher bound. A gate that
     is held open has a KL of log 2 from its prior of a half.
     """
-    standardise, noise = READINGS[reading]
-    data = boston.data(split, standardise)
-    model = boston.model(data, LEARNT_NOISE if noise == "learnt" else noise, always_on=columns)
+    data, model = _data_and_model(split, *READINGS[reading], always_on=columns)
     inputs, y = model.check(data.train_inputs, data.train_y)
     settings = boston.SVI | {"num_inducing": num_inducing}
     fit = runner.fit("svi", model, inputs, y, settings, jax.random.key(seed))

@@ -61,9 +61,6 @@ def mean(values: Iterable[float], form: str = ".3f") -> str:
 def square_wave(rows: list[dict]) -> list[Claim]:
     """4.1."""
 
-    def gates(engine, names):
-        return _gates(rows, engine, names)
-
     def errors(engine):
         return [row["reconstruction_rmse"][engine] for row in rows]
 
@@ -73,12 +70,12 @@ def square_wave(rows: list[dict]) -> list[Claim]:
         Claim(
             "Odd multiples of the wave's frequency have high activation probabilities (.9 or more)",
             by_engine(lambda e: count(min(_gates([row], e, ODD)) >= 0.9 for row in rows)),
-            by_engine(lambda e: span(gates(e, ODD))),
+            by_engine(lambda e: span(_gates(rows, e, ODD))),
         ),
         Claim(
             "The even ones have low ones (.1 or less)",
             by_engine(lambda e: count(max(_gates([row], e, EVEN)) <= 0.1 for row in rows)),
-            by_engine(lambda e: span(gates(e, EVEN))),
+            by_engine(lambda e: span(_gates(rows, e, EVEN))),
         ),
         Claim(
             "Gibbs sampling gives nearly the same probabilities (within .05)",
@@ -118,7 +115,8 @@ def noisy(rows: list[dict], noise_sd: float, independent: bool) -> list[Claim]:
         moments = [(row["H"][engine]["off: largest |mean|"], row["H"][engine]["off: mean variance"]) for row in rows]
         return count(m <= 0.05 and abs(v - 1) <= 0.1 for m, v in moments)
 
-    hidden = [abs(_correlation_at_7(row)) < HIDDEN for row in rows]
+    correlations = [_correlation_at_7(row) for row in rows]
+    hidden = [row for row, correlation in zip(rows, correlations, strict=True) if abs(correlation) < HIDDEN]
     rmse, over = _errors(rows)
     return [
         Claim(
@@ -129,9 +127,8 @@ def noisy(rows: list[dict], noise_sd: float, independent: bool) -> list[Claim]:
         Claim(
             "The period 7 is found although its noise hides it in output 1 (which correlates with itself 7 steps later "
             f"by less than {HIDDEN})",
-            by_engine(lambda e: _found_hidden(rows, e)) if any(hidden) else "not tested",
-            f"correlation {span((_correlation_at_7(row) for row in rows), '.2f')}; by noise of this sd alone "
-            f"{1 / (1 + noise_sd**2):.2f}",
+            by_engine(lambda e: count(p >= 0.95 for p in _gates(hidden, e, PERIODS[:1]))) if hidden else "not tested",
+            f"correlation {span(correlations, '.2f')}; by noise of this sd alone {1 / (1 + noise_sd**2):.2f}",
         ),
         Claim(
             "The others are off (.1 or less)",
@@ -174,12 +171,6 @@ def _exactly_one(row: dict, engine: str) -> list[float]:
     """P(exactly one of a pair is on), of both pairs."""
     probability, both = row["probability"][engine], row["both_on"][engine]
     return [probability[f"T={T}a or T={T}b"] - both[f"T={T}"] for T in (7, 23)]
-
-
-def _found_hidden(rows: list[dict], engine: str) -> str:
-    """On how many of the seeds that hide the period 7 in output 1 it is found."""
-    hidden = [row for row in rows if abs(_correlation_at_7(row)) < HIDDEN]
-    return count(row["probability"][engine][PERIODS[0]] >= 0.95 for row in hidden)
 
 
 def noise_grid(rows: list[dict]) -> list[dict]:
@@ -264,9 +255,10 @@ def boston(rows: list[dict]) -> list[Claim]:
     if not rows:
         return []
     runs = [row["svi"][0] for row in rows]
-    papers_l = [run for row in rows for run in row["svi"] if run["settings"]["num_inducing"] == 100]
+    num_inducing = boston_housing.SVI["num_inducing"]  # the paper's
+    papers_l = [run for row in rows for run in row["svi"] if run["settings"]["num_inducing"] == num_inducing]
     sampled = [row["gibbs"][0] for row in rows if "gibbs" in row]
-    selections = {"SVI": runs, "SVI, with l = 100": papers_l, "Gibbs": sampled}
+    selections = {"SVI": runs, f"SVI, with l = {num_inducing}": papers_l, "Gibbs": sampled}
     selections = {name: those for name, those in selections.items() if those}
     claims = [
         Claim(
@@ -285,18 +277,14 @@ def boston(rows: list[dict]) -> list[Claim]:
     others = {
         "weighted sum of RBFs": "the weighted sum",
         "ridge on all, additive": "additive ridge on all",
-        "lasso": "",
+        "lasso": "lasso",
     }
     for ridge, words in (("joint 1", "one RBF on the columns jointly"), ("additive 0.2", "a sum of the columns' RBFs")):
-
-        def top(score: dict, ridge=ridge) -> float:
-            return score.get("top_percent", {}).get(ridge, np.nan)
-
-        own = [top(run["averaged"]) for run in runs]
-        chosen = [top(run["refit"][ridge]) for run in runs]
+        own = [_top_percent(run["averaged"], ridge) for run in runs]
+        chosen = [_top_percent(run["refit"][ridge], ridge) for run in runs]
         beside = ", ".join(
-            f"{words or name} {count(top(row['baselines'][name]) <= 0.05 for row in rows)}"
-            for name, words in others.items()
+            f"{title} {count(_top_percent(row['baselines'][name], ridge) <= 0.05 for row in rows)}"
+            for name, title in others.items()
         )
         claims += [
             Claim(
@@ -351,6 +339,11 @@ def boston(rows: list[dict]) -> list[Claim]:
     return claims
 
 
+def _top_percent(score: dict, ridge: str) -> float:
+    """A score's rank in per cent from the top, NaN where it isn't ranked yet."""
+    return score.get("top_percent", {}).get(ridge, np.nan)
+
+
 def _exactly(runs: list[dict]) -> str:
     """How many runs have the paper's four on and nothing else."""
     return count(set(run["on"]) == set(boston_subsets.PAPER) for run in runs)
@@ -375,25 +368,24 @@ def boston_readings(rows: list[dict]) -> list[dict]:
     """What scaling and noise do to the selection and to its prediction."""
     table = []
     for reading in boston_subsets.READINGS:
-        for engine, name in (("svi", "SVI"), ("gibbs", "Gibbs")):
+        for engine, name in ENGINES.items():
             runs = [row[engine][0] for row in rows if row["reading"] == reading and engine in row]
             if not runs:
                 continue
-            own = pd.DataFrame([run["averaged"] for run in runs])
-            ranked = [score for score in own.get("top_percent", []) if isinstance(score, dict)]
+            own = [run["averaged"] for run in runs]
             table.append(
                 {
                     "reading": reading,
                     "engine": name,
                     "exactly the four": _exactly(runs),
                     "on how many each column is on": _times_on(runs),
-                    "test RMSE": f"{own.rmse.mean():.2f}",
-                    "minus log density": f"{own.nlpd.mean():.2f}",
+                    "test RMSE": mean((score["rmse"] for score in own), ".2f"),
+                    "minus log density": mean((score["nlpd"] for score in own), ".2f"),
                     "R-hat of the gates": span((run.get("max_rhat") for run in runs), ".2f")
                     if engine == "gibbs"
                     else "",
-                    "top % of joint ridges": span((score["joint 1"] for score in ranked), ".2f"),
-                    "of additive ones": span((score["additive 0.2"] for score in ranked), ".2f"),
+                    "top % of joint ridges": span((_top_percent(score, "joint 1") for score in own), ".2f"),
+                    "of additive ones": span((_top_percent(score, "additive 0.2") for score in own), ".2f"),
                 }
             )
     return table
@@ -529,7 +521,7 @@ def page() -> str:
         first = section.name not in shown
         shown.add(section.name)
         commands = [kept["command"]] if isinstance(kept["command"], str) else kept["command"]
-        parts.append(_markdown(pd.DataFrame(rows)))
+        parts.append(results.markdown(pd.DataFrame(rows)))
         if first:
             named = ", ".join(f"`{command}`" for command in commands)
             cases = f"all {len(kept['rows'])} cases in `docs/claims/{section.name}.json`"
@@ -541,14 +533,9 @@ def page() -> str:
             "has them: predictions in the Gibbs sampler's sds, H in training sds of the outputs. The largest of "
             "probabilities are duplicates, of which SVI mostly names one, and, under shared noise, periods that aren't "
             "there; H is compared where both engines have a latent on.\n\n"
-            + _markdown(table.map("{:.3f}".format).rename_axis("experiment").reset_index())
+            + results.markdown(table.rename_axis("experiment").reset_index())
         )
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown(table: pd.DataFrame) -> str:
-    lines = [table.columns, ["---"] * table.shape[1], *table.to_numpy()]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -189,12 +189,6 @@ def _r_hat(value: float | None) -> str:
     return "infinite: chains froze on both sides" if value is None else f"{value:.3f}"
 
 
-def _markdown(name: str, frame: pd.DataFrame) -> str:
-    header = f"| {name} | {' | '.join(frame.columns)} |\n|---|{'---|' * frame.shape[1]}\n"
-    lines = [f"| {key} | {' | '.join(f'{value:.3f}' for value in row)} |" for key, row in frame.iterrows()]
-    return header + "\n".join(lines)
-
-
 def page(rows: list[dict]) -> str:
     """``docs/own_data.md`` from the measured rows."""
     kept = results.load("own_data")
@@ -214,8 +208,8 @@ def page(rows: list[dict]) -> str:
             f"```\nalps-ppl {shlex.join(command(table, 'results/' + row['table'], row['seed']))}\n```",
             f"A sensible answer: {table.sensible} {row['seconds']:.0f} s; largest R-hat of a gate "
             f"{_r_hat(row['diagnostics']['max_rhat'])}, of the log joint {_r_hat(row['diagnostics']['lp_rhat'])}.",
-            _markdown("process", gates),
-            _markdown("forecast", scores),
+            results.markdown(gates.rename_axis("process").reset_index()),
+            results.markdown(scores.rename_axis("forecast").reset_index()),
         ]  # fmt: skip
     pooled = pd.DataFrame(
         [{"forecast": name, "table": row["table"], **score} for row in rows for name, score in row["scores"].items()]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pandas as pd
 from tqdm import tqdm
 
 from alps_ppl import runner
@@ -47,6 +48,13 @@ def collect(name: str, cases: Sequence[dict], measure: Callable[..., dict], **ab
 
 def _find(rows: list[dict], case: dict) -> list[dict]:
     return [row for row in rows if case.items() <= row.items()]
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table of a page: a column per column, without the index; numbers with three decimals."""
+    cells = [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row] for row in table.to_numpy()]
+    header, *lines = (f"| {' | '.join(row)} |" for row in [list(table.columns), *cells])
+    return "\n".join([header, "|" + "---|" * table.shape[1], *lines])
 
 
 def save(name: str, report: dict) -> None:
