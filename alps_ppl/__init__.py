@@ -1,106 +1,72 @@
 """Which of these processes are really behind my series? GP-ALPS in NumPyro.
 
-Names that need pandas, xarray, ArviZ or matplotlib load when they are first used, so that importing this package costs
-little more than importing NumPyro.
+``model``: the program. ``svi`` and ``gibbs``: the two engines that fit it. ``results``: what one does with a fit.
+``tables``: series from files. ``app``: the command line. Names that need pandas, xarray, ArviZ or matplotlib load when
+they are first used, so that importing this package costs little more than importing NumPyro.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from alps_ppl.covariances import linear, linear_periodic, on_column
-from alps_ppl.gibbs import ALPSGibbs
-from alps_ppl.grammar import covariance
-from alps_ppl.guide import StructuredMeanField
-from alps_ppl.model import ALPS
-from alps_ppl.processes import GaussianProcess, SparseGaussianProcess
-from alps_ppl.svi import NonFiniteLossError, SVIFit, discrete_elbo, fit_svi, relaxed_program
-from alps_ppl.temperature import annealed_temperature
+from alps_ppl.gibbs.chains import fit_gibbs
+from alps_ppl.gibbs.kernel import ALPSGibbs
+from alps_ppl.gibbs.posterior import GibbsFit, from_mcmc
+from alps_ppl.model.alps import ALPS
+from alps_ppl.model.covariances import linear, linear_periodic, on_column
+from alps_ppl.model.processes import GaussianProcess, SparseGaussianProcess
+from alps_ppl.svi.fit import NonFiniteLossError, fit_svi
+from alps_ppl.svi.guide import StructuredMeanField
+from alps_ppl.svi.optimisation import relaxed_program
+from alps_ppl.svi.posterior import SVIFit, discrete_elbo, init_from_svi
+from alps_ppl.svi.temperature import annealed_temperature
 
 if TYPE_CHECKING:
-    from alps_ppl import plots
-    from alps_ppl.contributions import variance_shares
-    from alps_ppl.data import Data
-    from alps_ppl.diagnostics import (
-        align_signs,
-        compare_engines,
-        gate_diagnostics,
-        gate_vectors,
-        inclusion_table,
-        num_active,
-        to_datatree,
-    )
-    from alps_ppl.prediction import init_from_svi, log_predictive_density, predict
-    from alps_ppl.selection import inclusion_sensitivity, prune
-    from alps_ppl.storage import load, load_conversion, save
-    from alps_ppl.tables import read_table, split_table
+    from alps_ppl.results import plots
+    from alps_ppl.results.engines import align_signs, compare_engines
+    from alps_ppl.results.files import load, load_conversion, save
+    from alps_ppl.results.inclusion import gate_diagnostics, gate_vectors, inclusion_table, num_active
+    from alps_ppl.results.prediction import log_predictive_density, predict
+    from alps_ppl.results.selection import inclusion_sensitivity, prune
+    from alps_ppl.results.shares import variance_shares
+    from alps_ppl.results.trees import to_datatree
+    from alps_ppl.tables.data import Data
+    from alps_ppl.tables.grammar import covariance
+    from alps_ppl.tables.reading import read_table
+    from alps_ppl.tables.splitting import split_table
 
 _LAZY = {
-    "Data": "alps_ppl.data",
-    "read_table": "alps_ppl.tables",
-    "split_table": "alps_ppl.tables",
-    "predict": "alps_ppl.prediction",
-    "log_predictive_density": "alps_ppl.prediction",
-    "to_datatree": "alps_ppl.diagnostics",
-    "inclusion_table": "alps_ppl.diagnostics",
-    "gate_diagnostics": "alps_ppl.diagnostics",
-    "gate_vectors": "alps_ppl.diagnostics",
-    "num_active": "alps_ppl.diagnostics",
-    "init_from_svi": "alps_ppl.prediction",
-    "align_signs": "alps_ppl.diagnostics",
-    "compare_engines": "alps_ppl.diagnostics",
-    "inclusion_sensitivity": "alps_ppl.selection",
-    "prune": "alps_ppl.selection",
-    "save": "alps_ppl.storage",
-    "load": "alps_ppl.storage",
-    "load_conversion": "alps_ppl.storage",
-    "variance_shares": "alps_ppl.contributions",
+    "results": "plots",
+    "results.engines": "align_signs compare_engines",
+    "results.files": "load load_conversion save",
+    "results.inclusion": "gate_diagnostics gate_vectors inclusion_table num_active",
+    "results.prediction": "log_predictive_density predict",
+    "results.selection": "inclusion_sensitivity prune",
+    "results.shares": "variance_shares",
+    "results.trees": "to_datatree",
+    "tables.data": "Data",
+    "tables.grammar": "covariance",
+    "tables.reading": "read_table",
+    "tables.splitting": "split_table",
 }
+_MODULE = {name: module for module, names in _LAZY.items() for name in names.split()}
 
+# fmt: off
 __all__ = [
-    "ALPS",
-    "ALPSGibbs",
-    "Data",
-    "GaussianProcess",
-    "NonFiniteLossError",
-    "SVIFit",
-    "SparseGaussianProcess",
-    "StructuredMeanField",
-    "align_signs",
-    "annealed_temperature",
-    "compare_engines",
-    "covariance",
-    "discrete_elbo",
-    "fit_svi",
-    "gate_diagnostics",
-    "gate_vectors",
-    "inclusion_sensitivity",
-    "inclusion_table",
-    "init_from_svi",
-    "linear",
-    "linear_periodic",
-    "load",
-    "load_conversion",
-    "log_predictive_density",
-    "num_active",
-    "on_column",
-    "plots",
-    "predict",
-    "prune",
-    "read_table",
-    "relaxed_program",
-    "save",
-    "split_table",
-    "to_datatree",
-    "variance_shares",
+    "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "SVIFit",
+    "SparseGaussianProcess", "StructuredMeanField", "align_signs", "annealed_temperature", "compare_engines",
+    "covariance", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics", "gate_vectors",
+    "inclusion_sensitivity", "inclusion_table", "init_from_svi", "linear", "linear_periodic", "load",
+    "load_conversion", "log_predictive_density", "num_active", "on_column", "plots", "predict", "prune", "read_table",
+    "relaxed_program", "save", "split_table", "to_datatree", "variance_shares",
 ]
+# fmt: on
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plots":
-        return import_module("alps_ppl.plots")
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'alps_ppl' has no attribute {name!r}")
+    if name not in _MODULE:
+        raise AttributeError(f"module 'alps_ppl' has no attribute {name!r}")
+    module = import_module(f"alps_ppl.{_MODULE[name]}")
+    return import_module("alps_ppl.results.plots") if name == "plots" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

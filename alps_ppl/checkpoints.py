@@ -1,7 +1,5 @@
 """Checkpoints: files in which a long run leaves its state, and from which the same run goes on after it was killed."""
 
-import hashlib
-import json
 import os
 import time
 import zipfile
@@ -14,33 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from alps_ppl.description import describe
-from alps_ppl.model import ALPS
-
 # No more than this share of a run's time goes into writing, however large its state is.
 WRITING = 0.05
-
-
-def fingerprint(model: ALPS, inputs: Any, y: Any, settings: dict, rng_key: jax.Array, versions: dict, source="") -> str:
-    """What a run's result depends on, as a hash: a checkpoint of another one is of no use.
-
-    ``source``: the text that stands for settings that aren't plain data, such as a function of the temperature.
-    """
-    opaque: list[str] = []
-
-    def name(value: Any) -> str:
-        opaque.append(type(value).__name__)
-        return opaque[-1]
-
-    plain: dict[str, Any] = {"model": describe(model), "settings": settings, "versions": versions}
-    plain["machine"] = [jax.default_backend(), str(np.asarray(inputs).dtype)]
-    text = json.dumps(plain, sort_keys=True, default=name)
-    digest = hashlib.sha256(text.encode())
-    for array in (inputs, y, jax.random.key_data(rng_key)):
-        digest.update(str(np.shape(array)).encode() + np.asarray(array).tobytes())
-    if opaque:
-        digest.update(source.encode())
-    return digest.hexdigest()
 
 
 @dataclass

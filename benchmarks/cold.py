@@ -7,7 +7,6 @@ from time import perf_counter
 
 import jax
 import numpyro
-from numpyro.infer import MCMC
 
 import alps_ppl as alps
 from benchmarks.timing import Compilation, fresh, load, progress, show
@@ -18,17 +17,12 @@ MARK_S, MARK_COMPILE_S = 60, 5
 def engines() -> list[dict]:
     """A row per engine: its first fit in this process with the file's settings, and its compilation by stage."""
     numpyro.enable_x64()
-    module, model, inputs, y = load("square_wave")
-    key = jax.random.key(0)
-    fits = {
-        "svi": lambda: alps.fit_svi(model, inputs, y, rng_key=key, progress_bar=False, **module.SVI),
-        "gibbs": lambda: _sample(MCMC(alps.ALPSGibbs(model), **_MCMC, **module.GIBBS), key, inputs, y),
-    }
+    problem, model, inputs, y = load("square_wave")
     rows = []
-    for engine, run_fit in fits.items():
+    for engine, fit in {"svi": alps.fit_svi, "gibbs": alps.fit_gibbs}.items():
         with Compilation() as compilation:
             begin = perf_counter()
-            run_fit()
+            fit(model, inputs, y, rng_key=jax.random.key(0), progress_bar=False, **problem.settings(engine))
             total = perf_counter() - begin
         functions = compilation.functions()
         rows.append(
@@ -45,20 +39,12 @@ def engines() -> list[dict]:
     return rows
 
 
-_MCMC = {"chain_method": "vectorized", "progress_bar": False}
-
-
-def _sample(mcmc: MCMC, *arguments):
-    mcmc.run(*arguments)
-    jax.block_until_ready(mcmc.get_samples())
-
-
 def run():
     """The command line in a fresh process, then both engines in another one, with a clock on compilation."""
     progress("alps-ppl run models/square_wave.py in a fresh process")
     with tempfile.TemporaryDirectory() as out:
         begin = perf_counter()
-        fresh("-m", "alps_ppl.cli", "run", "models/square_wave.py", "--engine", "svi,gibbs", "--out", out)
+        fresh("-m", "alps_ppl.app.cli", "run", "models/square_wave.py", "--engine", "svi,gibbs", "--out", out)
         total = perf_counter() - begin
         summary = json.loads((Path(out) / "summary.json").read_text())
     seconds = {engine: summary[engine]["seconds"] for engine in ("svi", "gibbs")}

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from alps_ppl.conditionals import Moments, gate_conditional, mixing_conditional
-from alps_ppl.covariances import grams
-from alps_ppl.gaussians import PrecisionNormal
+from alps_ppl.gibbs.conditionals import gate_conditional, mixing_conditional
+from alps_ppl.gibbs.gaussians import PrecisionNormal
+from alps_ppl.gibbs.statistics import Moments
+from alps_ppl.model.covariances import grams
 
 
 class DenseState(NamedTuple):

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from arviz_stats.base import array_stats
-from numpyro.infer import MCMC, NUTS, DiscreteHMCGibbs
+from numpyro.infer import NUTS, DiscreteHMCGibbs
 
 import alps_ppl as alps
 from benchmarks.cases import CASES
 from benchmarks.dense import DensePaper
 from benchmarks.others import composite_gibbs, horseshoe
-from benchmarks.timing import Compilation, load, progress, show
+from benchmarks.timing import Clock, Compilation, load, progress, show
 
 MARK_MS = 0.3
 REPEATS = 3
@@ -24,35 +24,22 @@ DENSE_SWEEPS = 20
 TIMES = (1_000, 100_000)
 
 
-def sweeps(kernel, inputs, y, *, num_warmup: int, num_samples: int, num_chains: int, repeats: int = REPEATS) -> dict:
-    """A row: a first ``MCMC.run``, which compiles, and the median of ``repeats`` times ``num_samples`` more sweeps.
-
-    Those are a compiled loop over ``kernel.sample``: without a progress bar ``MCMC.run`` compiles again each
-    time, whatever the kernel.
-    """
-    mcmc = MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+def sweeps(model: alps.ALPS, inputs, y, **settings) -> dict:
+    """A row: one ``fit_gibbs`` from a cold start."""
+    clock, key = Clock(), jax.random.key(0)
     with Compilation() as compilation:
         begin = perf_counter()
-        mcmc.run(jax.random.key(0), inputs, y)
-        jax.block_until_ready(mcmc.get_samples())
-        first = perf_counter() - begin
-    seconds, gates = timed(lambda state: kernel.sample(state, (inputs, y), {}), mcmc.last_state, num_samples, repeats)
-    per_sweep = median(seconds) / num_samples
+        fit = alps.fit_gibbs(model, inputs, y, rng_key=key, progress_bar=False, checkpoint=clock, **settings)
+        total = perf_counter() - begin
+    num_chains, num_samples = fit.weights.shape[:2]
+    seconds = clock.seconds(settings["num_warmup"] + num_samples)
     return {
         "chains": num_chains,
-        "sweeps": num_samples,
-        "ms / sweep and chain": milliseconds(seconds, num_samples, num_chains),
-        "first run [s]": first,
-        "first - warm [s]": first - per_sweep * (num_warmup + num_samples),
+        "sweeps": settings["num_warmup"] + num_samples,
+        "ms / sweep and chain": 1e3 * seconds / num_chains,
+        "fit [s]": total,
         "compile [s]": compilation.seconds(),
-    } | mixing(gates, sum(seconds))
+    } | mixing(np.asarray(fit.samples["b"], float), seconds * num_samples)
 
 
 def timed(sample: Callable, state, num_sweeps: int, repeats: int) -> tuple[list[float], np.ndarray]:
@@ -99,15 +86,15 @@ def compare(name: str, slow: bool) -> list[dict]:
     inputs, y = model.check(inputs, y)
     keys = jax.random.split(jax.random.key(0), CHAINS)
     rows = []
-    for blocks in ("default", "collapsed", "paper"):
-        progress(f"{name}: {blocks}")
-        kernel = alps.ALPSGibbs(model, blocks=blocks, start="dispersed")
+    for moves in ("default", "collapsed", "paper"):
+        progress(f"{name}: {moves}")
+        kernel = alps.ALPSGibbs(model, moves=moves, start="dispersed")
         state = kernel.init(keys, 0, None, (inputs, y), {})
         seconds, gates = timed(
             lambda state, kernel=kernel: kernel.sample(state, (inputs, y), {}), state, SWEEPS[name], REPEATS
         )
         ms = milliseconds(seconds, SWEEPS[name])
-        rows.append({"sampler": blocks, "ms / sweep and chain": ms} | mixing(gates, sum(seconds)))
+        rows.append({"sampler": moves, "ms / sweep and chain": ms} | mixing(gates, sum(seconds)))
     if slow:
         progress(f"{name}: the paper's, densely")
         dense = DensePaper(model, inputs, y)
@@ -170,7 +157,7 @@ def per_times() -> list[dict]:
     for n in TIMES:
         t = np.arange(float(n))
         y = jnp.sin(2 * np.pi * t[:, None] / 7) + 0.5 * jax.random.normal(jax.random.key(0), (n, 9))
-        kernels[n], data[n] = alps.ALPSGibbs(model, keep_latents=False), (t, y)
+        kernels[n], data[n] = alps.ALPSGibbs(model), (t, y)
         states[n] = kernels[n].init(jax.random.split(jax.random.key(0), CHAINS), 0, None, (t, y), {})
     seconds = in_turn(kernels, states, data, 4_000)
     return [{"times": n, "ms / sweep and chain": milliseconds([seconds[n]], 4_000)} for n in TIMES]
@@ -197,18 +184,16 @@ def chains(name: str) -> dict:
 
 def run(slow: bool = False):
     """The square wave, the three cases; with ``slow`` also the paper's App. C densely and NumPyro's own sampler."""
-    module, model, inputs, y = load("square_wave")
+    problem, model, inputs, y = load("square_wave")
     rows = []
-    for blocks in ("default", "paper"):
-        progress(f"square wave: {blocks}")
-        kernel = alps.ALPSGibbs(model, blocks=blocks)
-        rows.append({"sampler": blocks} | sweeps(kernel, inputs, y, **module.GIBBS))
+    for moves in ("default", "paper"):
+        progress(f"square wave: {moves}")
+        rows.append({"sampler": moves} | sweeps(model, inputs, y, moves=moves, **problem.gibbs))
     show(
         "gibbs: the square wave, 8 latents, 200 times, 64-bit",
         rows,
         f"mark: {MARK_MS} ms / sweep and chain; measured {rows[0]['ms / sweep and chain']:.3f}",
-        "first run: MCMC.run from cold; warm: as many sweeps in a compiled loop; compile: JAX's tracing, lowering and "
-        "compiling in the first run",
+        "fit: fit_gibbs from cold; compile: JAX's tracing, lowering and compiling in it",
     )
     for name in CASES:
         rows = compare(name, slow)

@@ -4,7 +4,7 @@ from statistics import median
 
 from benchmarks.timing import fresh, progress, show
 
-LAZY = ("matplotlib", "arviz_base", "arviz_stats", "arviz_plots", "pandas", "xarray")
+LAZY = ("matplotlib", "arviz_base", "arviz_stats", "pandas", "xarray")
 REPEATS = 5
 
 

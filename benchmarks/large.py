@@ -3,16 +3,13 @@
 import json
 import resource
 import sys
-from time import perf_counter
 
-import jax
 import numpy as np
 import numpyro
-from numpyro.infer import MCMC
 from tinygp import kernels
 
 import alps_ppl as alps
-from benchmarks.gibbs import milliseconds, timed
+from benchmarks.gibbs import sweeps
 from benchmarks.timing import fresh, progress, show
 
 MARK_GIB = 2.0
@@ -34,27 +31,19 @@ def simulated(num_times: int, num_outputs: int) -> np.ndarray:
 
 
 def measure(name: str) -> dict:
-    """A whole run of four vectorized chains that doesn't keep the latents; memory is this process's peak."""
+    """A whole fit of four vectorized chains; memory is this process's peak."""
     numpyro.enable_x64()
     num_times, num_outputs, num_warmup, num_samples = SIZES[name]
     inputs, y = np.arange(float(num_times)), simulated(num_times, num_outputs)
     covariances = {f"T={T:g}": alps.linear_periodic(T) for T in PERIODS}
     covariances["drift"] = kernels.ExpSquared(scale=num_times / 20) if name == "low rank" else kernels.Exp(scale=96.0)
-    kernel = alps.ALPSGibbs(alps.ALPS(covariances, num_outputs, noise_variance=0.25), keep_latents=False)
-    lengths = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": 4}
-    mcmc = MCMC(kernel, chain_method="vectorized", progress_bar=False, **lengths)
-    begin = perf_counter()
-    mcmc.run(jax.random.key(0), inputs, y)
-    jax.block_until_ready(mcmc.get_samples())
-    seconds = perf_counter() - begin
-    per_loop, _ = timed(lambda state: kernel.sample(state, (inputs, y), {}), mcmc.last_state, num_samples, 1)
+    model = alps.ALPS(covariances, num_outputs, noise_variance=0.25)
+    row = sweeps(model, inputs, y, num_warmup=num_warmup, num_samples=num_samples)
     return {
         "latents": name,
         "times": num_times,
         "outputs": num_outputs,
-        "sweeps": num_warmup + num_samples,
-        "run [s]": seconds,
-        "ms / sweep and chain": milliseconds(per_loop, num_samples),
+        **{name: row[name] for name in ("sweeps", "fit [s]", "ms / sweep and chain")},
         "peak memory [GiB]": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30,
     }
 
@@ -66,10 +55,10 @@ def run():
         progress(f"{num_times:,} times, {name}")
         rows.append(json.loads(fresh("-m", "benchmarks.large", name)))
     show(
-        "large: many times, ALPSGibbs(keep_latents=False), four vectorized chains, 64-bit",
+        "large: many times, fit_gibbs with four chains, 64-bit",
         rows,
         f"mark: a million times and ten outputs in {MARK_GIB:g} GiB; measured {rows[0]['peak memory [GiB]']:.2f}",
-        "run: with the features, the statistics and compilation",
+        "fit: with the features, the statistics and compilation",
     )
 
 

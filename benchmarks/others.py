@@ -6,13 +6,14 @@ import numpyro.distributions as dist
 from numpyro.infer import CustomGibbs, DiscreteGibbs, Gibbs
 
 import alps_ppl as alps
-from alps_ppl.conditionals import Moments, mixing_conditional, statistics, weights_conditional
-from alps_ppl.features import features
+from alps_ppl.gibbs.conditionals import mixing_conditional, weights_conditional
+from alps_ppl.gibbs.features import latent_features
+from alps_ppl.gibbs.statistics import Moments, statistics
 
 
 def composite_gibbs(model: alps.ALPS, inputs, y) -> Gibbs:
-    """NumPyro's composite kernel on the same program: its own block for the gates, the paper's for x and H."""
-    basis = features(model.covariances, inputs, names=model.latents)
+    """NumPyro's composite kernel on the same program: its own move for the gates, the paper's for x and H."""
+    basis = latent_features(model.covariances, inputs, names=model.latents)
     stats, phi = statistics(basis, y), basis.phi()
     noise, s = jnp.asarray(model.noise_variance), jnp.asarray(model.mixing_variance)
 
@@ -30,7 +31,7 @@ def composite_gibbs(model: alps.ALPS, inputs, y) -> Gibbs:
 
 def horseshoe(model: alps.ALPS, inputs):
     """No gates: the columns of H have horseshoe scales ``b`` (latent), latents are Phi_j w_j; a program for NUTS."""
-    basis = features(model.covariances, inputs, names=model.latents)
+    basis = latent_features(model.covariances, inputs, names=model.latents)
     phi, shape = basis.phi(), model.mixing_variance.shape
 
     def program(inputs, y):

@@ -7,10 +7,17 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 
 import click
 import jax
+import numpy as np
 import pandas as pd
+
+import alps_ppl as alps
+from alps_ppl.app.model_file import load_model_file
+from alps_ppl.app.problem import Problem
 
 ROOT = Path(__file__).parents[1]
 STAGES = {
@@ -52,6 +59,30 @@ class Compilation:
         return pd.DataFrame(compiled, columns=["name", "s"]).groupby("name").s.sum().sort_values(ascending=False)
 
 
+class Clock:
+    """Stands in a fit where its checkpoints do, and notes when each chunk of steps or sweeps ends."""
+
+    def __init__(self):
+        self.ends: list[float] = []
+
+    def part(self, name: str, steps: str) -> "Clock":
+        """The same clock for every part of a fit."""
+        return self
+
+    def resume(self, state):
+        """Every part begins anew."""
+        return 0, state
+
+    def is_due(self, *, last: bool = False) -> bool:
+        """Nothing is written."""
+        self.ends.append(perf_counter())
+        return False
+
+    def seconds(self, num_steps: int) -> float:
+        """Of a step or sweep, in a fit of so many: the median over its chunks but the first, which compiles."""
+        return median(np.diff(self.ends)) / max(1, num_steps // 100)
+
+
 def fresh(*arguments: str) -> str:
     """The stdout of Python with these arguments in a fresh process, without a compilation cache."""
     env = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
@@ -61,14 +92,10 @@ def fresh(*arguments: str) -> str:
     return done.stdout
 
 
-def load(name: str):
-    """(module, model, inputs, y) of ``models/name.py``, as the command line fits them."""
-    from alps_ppl.cli import load_model_file
-
-    module = load_model_file(ROOT / "models" / f"{name}.py")
-    data = module.data()
-    model = module.model(data)
-    return module, model, *model.check(data.train_inputs, data.train_y)
+def load(name: str) -> tuple[Problem, alps.ALPS, jax.Array, jax.Array]:
+    """(problem, model, inputs, y) of ``models/name.py``, as the command line fits them."""
+    problem = load_model_file(ROOT / "models" / f"{name}.py")
+    return problem, problem.model, *problem.model.check_data(problem.data.train_inputs, problem.data.train_y)
 
 
 def progress(text: str):

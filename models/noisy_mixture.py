@@ -6,11 +6,13 @@ those of 7, 17 and 23 should be on, one of each duplicate.
 
 The paper doesn't say how many times there are, what Z and the waves' phases are, how strong the noise is, nor the
 model's; only that the noise hides the period 7 in output 1. Here: 150 times and 50 more to forecast; Z standard normal
-and phases uniform; waves of variance 1, as the latents' prior has; noise of sd 0.5 on them, which doesn't hide that
-period in output 1 (an sd of 2 does; ``docs/claims.md`` has a grid). The outputs share their noise, of covariance
-0.25 H* H*^T, and the model, whose noise is independent per output, is slightly wrong about it: nine outputs that agree
-on a wiggle look like evidence for a process. ``independent=True`` has the same noise variances without the sharing. The
-model's noise variance is learnt, each output's by itself.
+and phases uniform; waves of variance 1, as the latents' prior has; noise of sd 0.5 on them. That noise doesn't hide the
+period 7 in output 1; an sd of 2 does (``docs/claims.md`` has a grid).
+
+The outputs share their noise, which has covariance 0.25 H* H*^T. The model takes the noise as independent per output,
+and so is slightly wrong: nine outputs that agree on a wiggle look like evidence for a process. With
+``independent=True`` the noise has the same variances but isn't shared. The model learns the noise variance of each
+output.
 
 The paper has l = 100 inducing inputs; each latent has rank 2, and 20 are plenty.
 """

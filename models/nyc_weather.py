@@ -4,16 +4,17 @@ The file (``models/data/README.md``) has 744 hours of temperature, dew point, hu
 EWR, JFK and LGA; 2.6 % of its cells are missing, and stay missing. Held out: the last 144 hours of everything
 ("test", a forecast) and one day of JFK's temperature in the middle ("gap").
 
-The dictionary: a 24 h and a 12 h cycle, two decoys of 17 h and 31 h that no weather has, and a slow and a rough
-Matern-1/2 process of 96 h and 12 h. The slow one is a Matern on purpose. With an RBF of 96 h in its place the
-forecast goes wild and the 31 h decoy comes on: a smooth covariance six days ahead is a strong claim, and a decoy that
-comes on is a sign of a wrong dictionary, not of a 31 h cycle.
+The latents on offer: a 24 h and a 12 h cycle, two decoys of 17 h and 31 h that no weather has, and a slow and a rough
+Matern-1/2 process of 96 h and 12 h. The slow one is a Matern on purpose. With an RBF of 96 h in its place the forecast
+is far off, since a smooth covariance says much about six days ahead, and the 31 h decoy comes on. A decoy that comes on
+is a sign that a latent is wrong or missing, not of a 31 h cycle.
 
-Outputs are standardised by their training mean and sd, so H has prior variance 1. The noise variance is fixed, at half
-of each output's variance: two memories can't serve five kinds of series at three airports, and what they leave has to
-go somewhere. With .1 both decoys take it (probability 1), with .3 the 31 h one (.95 to 1), with .4 it a little (.2),
-with .5 neither (.02 at most). Learnt noise is worse: a latent that follows one kind of series, pressure say, to nearly
-nothing is then a mode of its own, and chains disagree about which kind (R-hat of the log joint 2.5).
+Outputs are standardised by their training mean and sd, so that H has prior variance 1. The noise variance is fixed, at
+half of each output's variance. Two memories can't serve five kinds of series at three airports, and if what they leave
+over isn't noise, a decoy takes it: with a noise variance of .1 both decoys do (probability 1), with .3 the 31 h one
+(.95 to 1), with .4 the same one a little (.2), with .5 neither (.02 at most). Learnt noise is worse. One latent may
+then follow one kind of series, say pressure, to nearly no noise; this is a mode of its own, and the chains disagree
+about which kind it is (R-hat of the log joint 2.5).
 
 The Matern processes have full rank on 600 hours but a Markov form, so that a Gibbs sweep takes milliseconds.
 """
@@ -25,8 +26,7 @@ import numpy as np
 import pandas as pd
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import ConstantKernel, Matern, StationaryKernelMixin, WhiteKernel
-from sklearn.gaussian_process.kernels import Kernel as SklearnKernel
+from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, Matern, StationaryKernelMixin, WhiteKernel
 from tinygp import kernels
 
 import alps_ppl as alps
@@ -71,7 +71,7 @@ SVI = {"num_inducing": 60, "num_steps": 4_000, "learning_rate": 0.01, "num_resta
 GIBBS = {"num_warmup": 500, "num_samples": 1_000, "num_chains": 4}
 
 
-class Cosine(StationaryKernelMixin, SklearnKernel):
+class Cosine(StationaryKernelMixin, Kernel):
     """The linear-periodic covariance for scikit-learn, of a fixed period."""
 
     def __init__(self, period: float = 1.0):
@@ -101,21 +101,11 @@ def baselines(data: alps.Data) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def _gps(data: alps.Data) -> tuple[np.ndarray, np.ndarray]:
-    """One GP per output with the model's covariances, their variances and the noise by maximum likelihood."""
-    variance = {"constant_value": 0.3, "constant_value_bounds": (1e-6, 1e2)}
-    covariance = (
-        sum(
-            (ConstantKernel(**variance) * Cosine(period) for period in PERIODS.values()),
-            start=ConstantKernel(**variance) * Matern(SLOW, length_scale_bounds="fixed", nu=0.5),
-        )
-        + ConstantKernel(**variance) * Matern(ROUGH, length_scale_bounds="fixed", nu=0.5)
-        + WhiteKernel(0.1, (1e-4, 1e1))
-    )
-    return gp_per_output(data, covariance)
-
-
-def gp_per_output(data: alps.Data, covariance: SklearnKernel) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd, in the file's units, of a scikit-learn GP for each output, what is free by maximum likelihood."""
+    """Scikit-learn's GP for each output, with the model's covariances; variances and noise of highest likelihood."""
+    slow, rough = (Matern(scale, length_scale_bounds="fixed", nu=0.5) for scale in (SLOW, ROUGH))
+    shapes = [slow, *(Cosine(period) for period in PERIODS.values()), rough]
+    first, *others = (ConstantKernel(0.3, (1e-6, 1e2)) * shape for shape in shapes)
+    covariance = sum(others, start=first) + WhiteKernel(0.1, (1e-4, 1e1))
     t = data.inputs[:, None]
     mean, sd = np.empty(data.y.shape), np.empty(data.y.shape)
     for i in range(len(data.outputs)):

@@ -47,7 +47,7 @@ import pandas as pd
 import square_wave
 from arviz_base import extract
 from numpyro import handlers
-from numpyro.infer import MCMC, Predictive
+from numpyro.infer import Predictive
 from numpyro.util import format_shapes
 
 import alps_ppl as alps
@@ -118,36 +118,36 @@ _ = axes[-1].set_xlabel(data.input_label)
 
 # %%
 svi_settings = square_wave.SVI | ({"num_steps": 2_000} if quick else {})
-fit = alps.fit_svi(model, t, y, rng_key=svi_key, progress_bar=False, **svi_settings)
-axes = plots.plot_training(fit)
+svi = alps.fit_svi(model, t, y, rng_key=svi_key, progress_bar=False, **svi_settings)
+axes = plots.plot_training(svi)
 
 # %% [markdown]
-# `fit.inclusion_prob` is the answer: $\rho_j$, the probability under the guide that gate $j$ is on.
+# `svi.inclusion_prob` is the answer: $\rho_j$, the probability under the guide that gate $j$ is on.
 
 # %%
-pd.Series(fit.inclusion_prob, model.latents, name="SVI").round(3).to_frame().T
+pd.Series(svi.inclusion_prob, model.latents, name="SVI").round(3).to_frame().T
 
 # %% [markdown]
 # ## Engine two: Gibbs sampling
 #
-# The guide is an approximation, so we check it. `alps.ALPSGibbs` is a NumPyro MCMC kernel for the same program, with
-# gates that are exactly 0 or 1. Its draws come from the exact posterior in the limit. With
-# `chain_method="vectorized"` all chains run as one batch.
+# The guide is an approximation, so we check it. `alps.fit_gibbs` samples the same program, with gates that are exactly
+# 0 or 1. Its draws come from the exact posterior in the limit. All chains run as one batch. (For those who want
+# NumPyro's own `MCMC`, `alps.ALPSGibbs` is the same sampler as a kernel.) Here are the sites and the shapes of their
+# draws.
 
 # %%
 gibbs_settings = square_wave.GIBBS | ({"num_warmup": 200, "num_samples": 300} if quick else {})
-mcmc = MCMC(alps.ALPSGibbs(model), chain_method="vectorized", progress_bar=False, **gibbs_settings)
-mcmc.run(gibbs_key, t, y)
-{site: draws.shape for site, draws in mcmc.get_samples(group_by_chain=True).items()}
+gibbs = alps.fit_gibbs(model, t, y, rng_key=gibbs_key, progress_bar=False, **gibbs_settings)
+{site: draws.shape for site, draws in gibbs.samples.items()}
 
 # %% [markdown]
 # ## Both in the same form
 #
-# `to_datatree` turns either result into an ArviZ tree with named coordinates. SVI counts as one chain of independent
+# `to_datatree` turns either fit into an ArviZ tree with named coordinates. SVI counts as one chain of independent
 # draws from the guide.
 
 # %%
-trees = {"svi": alps.to_datatree(fit, model, t, y), "gibbs": alps.to_datatree(mcmc, model, t, y)}
+trees = {"svi": alps.to_datatree(svi), "gibbs": alps.to_datatree(gibbs)}
 print(*trees["gibbs"].children, sep=", ")
 trees["gibbs"]["posterior"]["b"].sel(latent="2 f").to_series().groupby("chain").agg(["mean", "size"]).round(3)
 
@@ -170,7 +170,7 @@ ax = plots.plot_inclusion(table)
 # `predict` gives the posterior predictive of the output, the gates' uncertainty included.
 
 # %%
-predictions = {"svi": alps.predict(fit, model, t, y, t), "gibbs": alps.predict(mcmc, model, t, y, t)}
+predictions = {"svi": alps.predict(svi, t), "gibbs": alps.predict(gibbs, t)}
 axes = plots.plot_reconstruction(predictions, y, input_label=data.input_label)
 _ = axes[0].set_ylabel("y(t)")
 

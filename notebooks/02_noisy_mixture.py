@@ -42,7 +42,6 @@ import noisy_mixture
 import numpy as np
 import numpyro
 import pandas as pd
-from numpyro.infer import MCMC
 
 import alps_ppl as alps
 from alps_ppl import plots
@@ -107,8 +106,8 @@ print("noise variance of an output ~", "InverseGamma(2, 0.2)" if model.learns_no
 
 # %%
 svi_settings = noisy_mixture.SVI | ({"num_steps": 2_000} if quick else {})
-fit = alps.fit_svi(model, t, y, rng_key=svi_key, progress_bar=False, **svi_settings)
-pd.Series(fit.inclusion_prob, model.latents, name="SVI").round(3).to_frame().T
+svi = alps.fit_svi(model, t, y, rng_key=svi_key, progress_bar=False, **svi_settings)
+pd.Series(svi.inclusion_prob, model.latents, name="SVI").round(3).to_frame().T
 
 # %% [markdown]
 # The four wrong periods are off. After the full 10,000 steps one of each pair of duplicates is on and the other off.
@@ -122,22 +121,17 @@ pd.Series(fit.inclusion_prob, model.latents, name="SVI").round(3).to_frame().T
 # %%
 gibbs_settings = noisy_mixture.GIBBS | {"num_samples": 4_000, "thinning": 4}
 gibbs_settings |= {"num_warmup": 200, "num_samples": 400, "thinning": 1} if quick else {}
-start = gibbs_settings.pop("start")
 
 
-def gibbs(data):
-    mcmc = MCMC(
-        alps.ALPSGibbs(noisy_mixture.model(data), start=start),
-        chain_method="vectorized",
-        progress_bar=False,
-        **gibbs_settings,
+def sample(data):
+    model = noisy_mixture.model(data)
+    return alps.fit_gibbs(
+        model, data.train_inputs, data.train_y, rng_key=gibbs_key, progress_bar=False, **gibbs_settings
     )
-    mcmc.run(gibbs_key, data.train_inputs, data.train_y)
-    return mcmc
 
 
-mcmc = gibbs(data)
-trees = {"svi": alps.to_datatree(fit, model, t, y), "gibbs": alps.to_datatree(mcmc, model, t, y)}
+gibbs = sample(data)
+trees = {"svi": alps.to_datatree(svi), "gibbs": alps.to_datatree(gibbs)}
 
 # %% [markdown]
 # ## Which periods?
@@ -248,10 +242,7 @@ axes = plots.plot_latents(trees)
 # The last 110 of the 200 times. The shaded part is held out.
 
 # %%
-predictions = {
-    "svi": alps.predict(fit, model, t, y, data.inputs),
-    "gibbs": alps.predict(mcmc, model, t, y, data.inputs),
-}
+predictions = {"svi": alps.predict(svi, data.inputs), "gibbs": alps.predict(gibbs, data.inputs)}
 in_units = {engine: data.to_units(prediction) for engine, prediction in predictions.items()}
 held_out = np.asarray(data.split == "test")
 last = slice(90, None)
@@ -316,20 +307,17 @@ seeds = (0,) if quick else (0, 1)
 rows = {}
 for seed in seeds:
     for independent in (False, True):
-        if (seed, independent) == (0, False):
-            tree = trees["gibbs"]  # as above
-        else:
-            other = noisy_mixture.data(seed, independent=independent)
-            tree = alps.to_datatree(gibbs(other), noisy_mixture.model(other), other.train_inputs, other.train_y)
-        b = tree["posterior"]["b"]
-        probability = alps.inclusion_table(tree).set_index("latent").probability
+        as_above = (seed, independent) == (0, False)
+        other = gibbs if as_above else sample(noisy_mixture.data(seed, independent=independent))
+        on = dict(zip(model.latents, np.moveaxis(np.asarray(other.samples["b"]), -1, 0), strict=True))
+        probability = alps.inclusion_table(other).set_index("latent").probability
         kind = "each output's own" if independent else "shared (the paper's)"
         rows[f"data seed {seed}", kind] = {
             "T=7": probability["T=7a or T=7b"],
             "T=17": probability["T=17"],
             "T=23": probability["T=23a or T=23b"],
-            "both T=7": float((b.sel(latent="T=7a") * b.sel(latent="T=7b")).mean()),
-            "both T=23": float((b.sel(latent="T=23a") * b.sel(latent="T=23b")).mean()),
+            "both T=7": (on["T=7a"] * on["T=7b"]).mean(),
+            "both T=23": (on["T=23a"] * on["T=23b"]).mean(),
         } | {name: probability[name] for name in ("T=3", "T=11", "T=13", "T=19")}
 pd.DataFrame(rows).T.round(3)
 

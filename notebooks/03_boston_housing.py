@@ -22,7 +22,7 @@
 # We do three things: repeat the selection, rank it among all 8,192 subsets, and ask the Gibbs sampler whether it is the
 # posterior's. The answer is less flattering than the paper's, and depends on choices that the paper doesn't state.
 #
-# The model, the data and the ranking come from `models/boston_housing.py` and `models/boston_subsets.py`. Set the
+# The model and the data come from `models/boston_housing.py`, and the ranking from `experiments/subsets.py`. Set the
 # environment variable `ALPS_NOTEBOOK_QUICK=1` for a shorter run: nine columns instead of thirteen, and coarser results.
 
 # %%
@@ -31,7 +31,7 @@ import sys
 import warnings
 from pathlib import Path
 
-# The model files aren't installed. The folder `models` lies beside this notebook's folder.
+# Neither `models` nor `experiments` is installed. They lie beside this notebook's folder.
 root = next(folder for folder in (Path.cwd(), *Path.cwd().parents) if (folder / "models/boston_housing.py").is_file())
 sys.path.insert(0, str(root))
 quick = os.environ.get("ALPS_NOTEBOOK_QUICK") == "1"
@@ -43,12 +43,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import pandas as pd
-from numpyro.infer import MCMC
 from sklearn.kernel_ridge import KernelRidge
 
 import alps_ppl as alps
 from alps_ppl import plots
-from models import boston_housing, boston_subsets
+from experiments import subsets
+from models import boston_housing
 
 numpyro.enable_x64()  # 64-bit, before any array is made
 svi_key, gibbs_key = jax.random.key(0), jax.random.key(1)
@@ -100,14 +100,13 @@ _ = fig.suptitle("Grey: the price. Red: the covariance with the middle of the ra
 # %%
 svi_settings = boston_housing.SVI | {"num_inducing": 30, "num_steps": 3_000}
 svi_settings |= {"num_inducing": 10, "num_steps": 1_000} if quick else {}
-fit = alps.fit_svi(model, t, y, rng_key=svi_key, progress_bar=False, **svi_settings)
-svi_tree = alps.to_datatree(fit, model, t, y, num_draws=200)
-ax = plots.plot_inclusion(alps.inclusion_table(svi_tree))
+svi = alps.fit_svi(model, t, y, rng_key=svi_key, progress_bar=False, **svi_settings)
+ax = plots.plot_inclusion(alps.inclusion_table(svi))
 
 # %%
-selected = [name for name, probability in zip(model.latents, fit.inclusion_prob, strict=True) if probability > 0.5]
+selected = [name for name, probability in zip(model.latents, svi.inclusion_prob, strict=True) if probability > 0.5]
 print("SVI selects:", *selected)
-print("the paper:  ", *boston_subsets.PAPER)
+print("the paper:  ", *subsets.PAPER)
 
 # %% [markdown]
 # These are the paper's four. (The quick run is too short to be sure of anything.) `rm` and `lstat` are certain and
@@ -121,19 +120,19 @@ print("the paper:  ", *boston_subsets.PAPER)
 # with one RBF on all chosen columns together.
 
 # %%
-prediction = data.to_units(alps.predict(fit, model, t, y, data.inputs, num_draws=200))
+prediction = data.to_units(alps.predict(svi, data.inputs, num_draws=200))
 row = {
     "svi": [
         {
             "on": selected,
-            "averaged": boston_subsets.score(data, prediction["mean"].values, prediction["sd"].values),
-            "refit": boston_subsets.refits(data, selected),
+            "averaged": subsets.score(data, prediction["mean"].values, prediction["sd"].values),
+            "refit": subsets.refits(data, selected),
         }
     ],
-    "baselines": {name: boston_subsets.score(data, *pair) for name, pair in boston_housing.baselines(data).items()},
-    "paper's four": boston_subsets.refits(data, boston_subsets.PAPER),
+    "baselines": {name: subsets.score(data, *pair) for name, pair in boston_housing.baselines(data).items()},
+    "paper's four": subsets.refits(data, subsets.PAPER),
 }
-joint_on_all = boston_subsets.refits(data, boston_housing.columns())["joint 1"]
+joint_on_all = subsets.refits(data, subsets.COLUMNS)["joint 1"]
 rmse = {
     "GP-ALPS, SVI": row["svi"][0]["averaged"],
     "additive ridge on its selection": row["svi"][0]["refit"]["additive 0.2"],
@@ -163,12 +162,12 @@ axes = plots.plot_predicted({"svi": prediction}, data.y, held_out=held_out, unit
 # features. (The quick run takes the $2^9$ subsets of nine columns.)
 
 # %%
-some = ["crim", "chas", "nox", "rm", "dis", "tax", "ptratio", "b", "lstat"] if quick else boston_housing.columns()
-places = [boston_housing.columns().index(name) for name in some]
+some = ["crim", "chas", "nox", "rm", "dis", "tax", "ptratio", "b", "lstat"] if quick else subsets.COLUMNS
+places = [subsets.COLUMNS.index(name) for name in some]
 ranked = alps.Data(data.inputs[:, places], data.y, held_out={"test": held_out})
-ranks = {"additive 0.2": boston_subsets.subset_rmses(ranked, "additive 0.2")}
-row = boston_subsets.rank(row, ranks)
-axes = boston_subsets.plot_subsets(ranks, row)
+ranks = {"additive 0.2": subsets.subset_rmses(ranked, "additive 0.2")}
+row = subsets.rank(row, ranks)
+axes = subsets.plot(ranks, row)
 
 # %%
 best = int(ranks["additive 0.2"].argmin())
@@ -218,15 +217,12 @@ print(f"better than the paper's four: {np.mean(joint < four_joint):.1%} of {len(
 # %%
 gibbs_settings = {"num_warmup": 50, "num_samples": 100, "num_chains": 2}
 gibbs_settings |= {"num_warmup": 10, "num_samples": 20} if quick else {}
-kernel = alps.ALPSGibbs(model, start="dispersed", tolerance=boston_housing.GIBBS["tolerance"])
-mcmc = MCMC(kernel, chain_method="vectorized", progress_bar=False, **gibbs_settings)
-mcmc.run(gibbs_key, t, y)
-trees = {"svi": svi_tree, "gibbs": alps.to_datatree(mcmc, model, t, y)}
-inclusion = alps.inclusion_table(trees)
+gibbs = alps.fit_gibbs(model, t, y, rng_key=gibbs_key, progress_bar=False, **boston_housing.GIBBS | gibbs_settings)
+inclusion = alps.inclusion_table({"svi": svi, "gibbs": gibbs})
 ax = plots.plot_inclusion(inclusion)
 
 # %%
-alps.gate_diagnostics(trees["gibbs"]).round(2)
+alps.gate_diagnostics(gibbs).round(2)
 
 # %% [markdown]
 # The engines agree on `rm`, `lstat` and `ptratio`, and on `chas` not being certain. They disagree on three columns.
@@ -239,15 +235,15 @@ alps.gate_diagnostics(trees["gibbs"]).round(2)
 
 # %%
 gibbs_selected = list(inclusion.query("engine == 'gibbs' and probability > 0.5").latent)
-gibbs_prediction = data.to_units(alps.predict(mcmc, model, t, y, data.inputs, num_draws=200))
+gibbs_prediction = data.to_units(alps.predict(gibbs, data.inputs, num_draws=200))
 found = {
-    "GP-ALPS, Gibbs": boston_subsets.score(data, gibbs_prediction["mean"].values, gibbs_prediction["sd"].values),
-    "additive ridge on its selection": boston_subsets.refits(data, gibbs_selected)["additive 0.2"],
+    "GP-ALPS, Gibbs": subsets.score(data, gibbs_prediction["mean"].values, gibbs_prediction["sd"].values),
+    "additive ridge on its selection": subsets.refits(data, gibbs_selected)["additive 0.2"],
     "GP-ALPS, SVI": rmse["GP-ALPS, SVI"],
     "additive ridge on SVI's selection": rmse["additive ridge on its selection"],
 }
 print("Gibbs selects:", *gibbs_selected)
-ranked_scores = boston_subsets.rank({name: dict(score) for name, score in found.items()}, ranks)
+ranked_scores = subsets.rank({name: dict(score) for name, score in found.items()}, ranks)
 pd.DataFrame(
     {
         "test RMSE [1000 dollars]": {name: score["rmse"] for name, score in found.items()},

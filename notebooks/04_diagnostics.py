@@ -18,7 +18,7 @@
 # tool and with `alps_ppl` where it hasn't. It looks at three posteriors of one model, side by side:
 #
 # - *good*: the Gibbs sampler as it comes;
-# - *bad*: the paper's plain Gibbs blocks, which on this data don't reach the answer in any time you would wait;
+# - *bad*: the paper's plain Gibbs sampler, which on this data don't reach the answer in any time you would wait;
 # - *svi*: variational inference, for which half of the usual diagnostics mean nothing.
 #
 # The data are the noisy mixture of the second notebook: nine outputs, nine periods offered, `T=7` and `T=23` twice.
@@ -46,11 +46,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pandas as pd
-from numpyro.infer import MCMC
 from tinygp import kernels
 
 import alps_ppl as alps
 from alps_ppl import plots
+from alps_ppl.results.inclusion import log_joint_r_hat
 
 numpyro.enable_x64()  # 64-bit, before any array is made
 
@@ -60,22 +60,19 @@ t, y = data.train_inputs, data.train_y
 lengths = {"num_warmup": 300, "num_samples": 500} if quick else {"num_warmup": 500, "num_samples": 1_000}
 
 
-def gibbs(model, y, blocks="default"):
-    kernel = alps.ALPSGibbs(model, blocks=blocks, start="dispersed")
-    mcmc = MCMC(kernel, num_chains=4, chain_method="vectorized", progress_bar=False, **lengths)
-    mcmc.run(jax.random.key(0), t, y)
-    return mcmc
+def sample(model, y, moves="default"):
+    return alps.fit_gibbs(
+        model, t, y, rng_key=jax.random.key(0), moves=moves, start="dispersed", progress_bar=False, **lengths
+    )
 
 
 # %%
 num_steps = 1_500 if quick else 6_000
-fit = alps.fit_svi(
+svi_fit = alps.fit_svi(
     model, t, y, rng_key=jax.random.key(1), progress_bar=False, **noisy_mixture.SVI | {"num_steps": num_steps}
 )
-good_mcmc = gibbs(model, y)
-good = alps.to_datatree(good_mcmc, model, t, y)
-bad = alps.to_datatree(gibbs(model, y, blocks="paper"), model, t, y)
-svi = alps.to_datatree(fit, model, t, y)
+good_fit = sample(model, y)
+good, bad, svi = (alps.to_datatree(fit) for fit in (good_fit, sample(model, y, moves="paper"), svi_fit))
 
 # %% [markdown]
 # `start="dispersed"` matters. R-hat compares chains, and chains that all start in the same place can agree because none
@@ -147,7 +144,7 @@ for tree, name in ((good, "good"), (bad, "bad")):
 # %% [markdown]
 # In the good run all lines stay in the band. In the bad one, look at `T=23a` on the right: two chains have the high
 # ranks and two the low ones. `T=17`, in the middle, is on in all chains, but the scale that its $H$ and $x$ share
-# wanders slowly: the paper's blocks have no move for it. `T=7a`, on the left, shows nothing, since all chains have it
+# wanders slowly: the paper's sampler has no move for it. `T=7a`, on the left, shows nothing, since all chains have it
 # off together.
 #
 # ## The log joint density
@@ -160,8 +157,7 @@ for tree, name in ((good, "good"), (bad, "bad")):
 fig, axes = plt.subplots(1, 2, figsize=(11, 3), sharey=True, layout="constrained")
 for ax, (tree, name) in zip(axes, ((good, "good"), (bad, "bad")), strict=True):
     ax.plot(tree["sample_stats"]["lp"].values.T, linewidth=0.5, alpha=0.7)
-    r_hat = alps.diagnostics.log_joint_r_hat(tree)
-    ax.set_title(f"{name}: R-hat of the log joint density {r_hat:.3f}", fontsize=10, loc="left")
+    ax.set_title(f"{name}: R-hat of the log joint density {log_joint_r_hat(tree):.3f}", fontsize=10, loc="left")
     ax.set_xlabel("draw")
 _ = axes[0].set_ylabel("log joint density [nats]")
 
@@ -221,8 +217,8 @@ print(
 # discrete model, `fit.elbo`?
 
 # %%
-axes = plots.plot_training(fit)
-print(f"ELBO of the discrete model: {fit.elbo:.1f} nats, Monte Carlo error {fit.elbo_mcse:.1f}")
+axes = plots.plot_training(svi_fit)
+print(f"ELBO of the discrete model: {svi_fit.elbo:.1f} nats, Monte Carlo error {svi_fit.elbo_mcse:.1f}")
 
 # %%
 table = alps.inclusion_table({"svi": svi, "gibbs": good})
@@ -273,7 +269,7 @@ def residual_correlation(tree, draws=200):
 
 
 own = noisy_mixture.data(independent=True)
-own_tree = alps.to_datatree(gibbs(model, own.train_y), model, t, own.train_y)
+own_tree = alps.to_datatree(sample(model, own.train_y))
 
 fig, axes = plt.subplots(1, 2, figsize=(11, 2.8), sharex=True, layout="constrained")
 for ax, tree, name in zip(axes, (good, own_tree), ("shared noise", "noise of each output's own"), strict=True):
@@ -333,13 +329,13 @@ for engine, each in loo.items():
 # %%
 i = data.outputs.index("output 5")
 smooth = alps.ALPS({"smooth": kernels.ExpSquared(scale=3.0)}, ["output 5"], noise_variance=dist.InverseGamma(2.0, 0.2))
-smooth_mcmc = gibbs(smooth, y[:, [i]])
-smooth_tree = alps.to_datatree(smooth_mcmc, smooth, t, y[:, [i]])
+smooth_fit = sample(smooth, y[:, [i]])
+smooth_tree = alps.to_datatree(smooth_fit)
 
 future = data.split[:, 0] == "test"
 new_t, new_y = data.inputs[future], data.standardised[future]
-smooth_density = alps.log_predictive_density(smooth_mcmc, smooth, t, y[:, [i]], new_t, new_y[:, [i]])
-density = alps.log_predictive_density(good_mcmc, model, t, y, new_t, new_y)
+smooth_density = alps.log_predictive_density(smooth_fit, new_t, new_y[:, [i]])
+density = alps.log_predictive_density(good_fit, new_t, new_y)
 smooth_loo = arviz_stats.loo(smooth_tree, pointwise=True)
 pd.DataFrame(
     {
@@ -353,8 +349,8 @@ pd.DataFrame(
 # %%
 axes = plots.plot_reconstruction(
     {
-        "smooth": alps.predict(smooth_mcmc, smooth, t, y[:, [i]], data.inputs),
-        "gibbs": alps.predict(good_mcmc, model, t, y, data.inputs).isel(output=[i]),
+        "smooth": alps.predict(smooth_fit, data.inputs),
+        "gibbs": alps.predict(good_fit, data.inputs).isel(output=[i]),
     },
     data.standardised[:, [i]],
     held_out=future[:, None],

@@ -41,12 +41,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import pandas as pd
-from numpyro.infer import MCMC
 from tinygp import kernels
 from tinygp.kernels import quasisep
 
 import alps_ppl as alps
 from alps_ppl import plots
+from alps_ppl.results.inclusion import log_joint_r_hat
 
 numpyro.enable_x64()  # 64-bit: many times and a rough process need it
 
@@ -97,7 +97,7 @@ for ax, kind, name in zip(axes, ("temp", "dewp"), ("temperature", "dew point"), 
         ax.plot(
             table.index, table[column].where(~gap[column]), linewidth=0.9, label=column.removeprefix(kind + "_").upper()
         )
-    ax.axvspan(table.index[forecast][0], table.index[-1], color=plots.HELD_OUT_SPAN, zorder=0)
+    ax.axvspan(table.index[forecast][0], table.index[-1], color="#e9e9e9", zorder=0)
     ax.set_ylabel(f"{name} [°F]")
     ax.margins(x=0.01)
 _ = fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
@@ -142,15 +142,19 @@ model = alps.ALPS(processes, data.outputs, inclusion_prob=0.5, mixing_variance=1
 lengths = {"num_warmup": 100, "num_samples": 150} if quick else {"num_warmup": 300, "num_samples": 600}
 
 
-def gibbs(model, keep_latents=True):
-    kernel = alps.ALPSGibbs(model, start="dispersed", keep_latents=keep_latents)
-    mcmc = MCMC(kernel, num_chains=4, chain_method="vectorized", progress_bar=False, **lengths)
-    mcmc.run(jax.random.key(0), data.train_inputs, data.train_y)
-    return mcmc
+def sample(model):
+    return alps.fit_gibbs(
+        model,
+        data.train_inputs,
+        data.train_y,
+        rng_key=jax.random.key(0),
+        start="dispersed",
+        progress_bar=False,
+        **lengths,
+    )
 
 
-mcmc = gibbs(model)
-tree = alps.to_datatree(mcmc, model, data.train_inputs, data.train_y)
+fit = sample(model)
 
 # %% [markdown]
 # Did it converge? Look at this before looking at the answer: the chains' own probabilities (`lowest`, `highest`)
@@ -158,14 +162,14 @@ tree = alps.to_datatree(mcmc, model, data.train_inputs, data.train_y)
 # notebook says more.
 
 # %%
-print(f"R-hat of the log joint density: {alps.diagnostics.log_joint_r_hat(tree):.3f}")
-alps.gate_diagnostics(tree).round(3)
+print(f"R-hat of the log joint density: {log_joint_r_hat(fit):.3f}")
+alps.gate_diagnostics(fit).round(3)
 
 # %% [markdown]
 # ## 4. The answer
 
 # %%
-inclusion = alps.inclusion_table(tree)
+inclusion = alps.inclusion_table(fit)
 ax = plots.plot_inclusion(inclusion)
 
 # %% [markdown]
@@ -176,10 +180,10 @@ ax = plots.plot_inclusion(inclusion)
 # Single probabilities don't say which processes come *together*. These do:
 
 # %%
-alps.gate_vectors(tree, top=4).round(3)
+alps.gate_vectors(fit, top=4).round(3)
 
 # %%
-alps.num_active(tree).round(3).T
+alps.num_active(fit).round(3).T
 
 # %% [markdown]
 # Nearly all probability is on "24 h, slow, rough", with or without the overtone.
@@ -187,7 +191,7 @@ alps.num_active(tree).round(3).T
 # Which series loads on which process?
 
 # %%
-axes = plots.plot_mixing({"gibbs": tree}, unit="training sd")
+axes = plots.plot_mixing({"gibbs": fit}, unit="training sd")
 
 # %% [markdown]
 # The daily cycle is the temperature's. The dew point hardly has it. The slow memory moves all six together: warm days
@@ -199,7 +203,7 @@ axes = plots.plot_mixing({"gibbs": tree}, unit="training sd")
 # `predict` takes any inputs: those of the gap, of the future, or in between. `to_units` brings the result back to °F.
 
 # %%
-prediction = alps.predict(mcmc, model, data.train_inputs, data.train_y, data.inputs, num_draws=400)
+prediction = alps.predict(fit, data.inputs, num_draws=400)
 in_units = data.to_units(prediction)
 last = table.index >= "2013-07-11"
 axes = plots.plot_reconstruction(
@@ -266,11 +270,10 @@ for split in ("test", "gap"):
 def with_less_noise(processes):
     """The inclusion table, and the errors in °F, with a noise variance of 0.1."""
     model = alps.ALPS(processes, data.outputs, inclusion_prob=0.5, mixing_variance=1.0, noise_variance=0.1)
-    mcmc = gibbs(model, keep_latents=False)  # their draws would be large, and nothing here needs them
-    tree = alps.to_datatree(mcmc, model, data.train_inputs, data.train_y)
-    mean = data.to_units(alps.predict(mcmc, model, data.train_inputs, data.train_y, data.inputs, num_draws=200))["mean"]
+    fit = sample(model)
+    mean = data.to_units(alps.predict(fit, data.inputs, num_draws=200))["mean"]
     error = {split: np.sqrt(np.nanmean((data.y - mean.values)[data.split == split] ** 2)) for split in ("test", "gap")}
-    return alps.inclusion_table(tree).set_index("latent"), error
+    return alps.inclusion_table(fit).set_index("latent"), error
 
 
 precise, precise_error = with_less_noise(processes)
@@ -324,9 +327,9 @@ pd.DataFrame(overall).rename(columns={"test": "forecast, six days [°F]", "gap":
 # It isn't. The forecasts hardly differ, and in the gap less noise is worse: its curve for that day is a compromise
 # between airports that went apart, and it is surer of it. What limits it is that few processes serve many series. What
 # only one series does, the model can't follow, and fitting each series by itself can do better. On all fifteen series
-# of this file a Gaussian process per series does (the README has the numbers). Use this model to learn what the series
-# have in common and which processes are behind it. If predictions are all you want, compare with the simple things
-# first.
+# of this file a Gaussian process per series does (`docs/measured.md` has the numbers). Use this model to learn what the
+# series have in common and which processes are behind it. If predictions are all you want, compare with the simple
+# things first.
 #
 # One more warning. Learnt noise (`noise_variance=dist.InverseGamma(2.0, 0.1)`) sounds like the way out of choosing it.
 # On the fifteen series it lets a process follow one kind of series to nearly nothing, and chains disagree about which.

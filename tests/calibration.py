@@ -3,6 +3,7 @@
 ``python tests/calibration.py`` draws docs/calibration.png.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +14,11 @@ import numpy as np
 import numpyro
 from arviz_stats.ecdf_utils import ecdf_pit
 from jax import random
+from mistakes import MISTAKES, possible
 from scipy.stats import binom, norm
 from simulation import OBSERVED, Simulation, log_likelihood, prior
 
-from alps_ppl.gibbs import _CHAIN_AXES
+from alps_ppl.gibbs.kernel import SETS
 
 REPLICATIONS = 1_000
 LEVEL = 1e-4  # the probability with which a right sampler fails
@@ -38,20 +40,14 @@ def quantities(sites, y):
     return values | {"f": sites["f"][2, 0], "log likelihood": log_likelihood(sites, y)}
 
 
-def calibrate(blocks, key) -> Calibration:
-    """Sites and y from the program; the rank of each truth in a chain given y, which starts elsewhere in the prior.
+def _program(moves):
+    """The compiled draws of chains given y, (replication, draw, ...)."""
+    simulation = Simulation(moves)
 
-    The PIT is (number of draws below + U (1 + number of ties)) / (number of draws + 1), uniform if the sampler is right
-    and the draws all but independent.
-    """
-    keys = random.split(key, 3)
-    simulation = Simulation(blocks)
-    truth = prior(keys[0], REPLICATIONS)
-    y = jnp.where(OBSERVED, truth["y"], 0.0)
-    states = simulation.states(keys[1], REPLICATIONS)
-
+    @jax.jit
+    @jax.vmap
     def chain(state, y):
-        def draw(state, num):
+        def draw(state, _):
             state, gate_prob = jax.lax.scan(step, state, None, THINNING)
             return state, (quantities(simulation.sites(state), y), gate_prob.mean(0))
 
@@ -62,7 +58,21 @@ def calibrate(blocks, key) -> Calibration:
         _, draws = jax.lax.scan(draw, state, None, NUM_WARMUP // THINNING + NUM_DRAWS)
         return jax.tree.map(lambda values: values[NUM_WARMUP // THINNING :], draws)
 
-    draws, gate_prob = jax.jit(jax.vmap(chain, (_CHAIN_AXES, 0)))(states, y)
+    return simulation, chain
+
+
+def calibrate(moves, key, mistake=None) -> Calibration:
+    """Sites and y from the program; the rank of each truth in a chain given y, which starts elsewhere in the prior.
+
+    The PIT is (number of draws below + U (1 + number of ties)) / (number of draws + 1), uniform if the sampler is right
+    and the draws all but independent.
+    """
+    keys = random.split(key, 3)
+    simulation, chains = _program(moves)
+    truth = prior(keys[0], REPLICATIONS)
+    y = jnp.where(OBSERVED, truth["y"], 0.0)
+    with possible({name: name == mistake for name in MISTAKES}) if mistake else nullcontext():
+        draws, gate_prob = chains(simulation.states(keys[1], REPLICATIONS), y)
     truth["f"] = jnp.einsum("rij,rj,rjt->rti", truth["H"], truth["b"], truth["x"])
     exact = jax.vmap(quantities)(truth, y)
     uniform = random.uniform(keys[2], (REPLICATIONS,))
@@ -131,4 +141,4 @@ def draw(result: Calibration, path):
 
 if __name__ == "__main__":
     numpyro.enable_x64()
-    draw(calibrate("default", random.key(0)), Path(__file__).parents[1] / "docs" / "calibration.png")
+    draw(calibrate(SETS["marginal"], random.key(0)), Path(__file__).parents[1] / "docs" / "calibration.png")

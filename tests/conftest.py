@@ -8,17 +8,14 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import json
-import sys
-
 import jax
-import numpy as np
 import numpyro
+import problems
 import pytest
-from tinygp import kernels
+from problems import periodic  # noqa: F401
+from runs import MODEL_FILE, command
 
 import alps_ppl as alps
-from alps_ppl.cli import main
 
 numpyro.enable_x64()
 
@@ -42,73 +39,73 @@ def unoptimised(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-ORACLES = Path(__file__).parent / "oracles"
+@pytest.fixture(scope="session")
+def oracle():
+    return problems.oracle
 
 
 @pytest.fixture(scope="session")
-def oracle():
-    return lambda name: json.loads((ORACLES / f"oracle_{name}.json").read_text())
-
-
-def periodic(period, lengthscale=1.0):
-    """exp(-2 sin^2(pi d / period) / lengthscale^2), as the oracles write it."""
-    return kernels.ExpSineSquared(scale=period, gamma=2.0 / lengthscale**2)
-
-
-@pytest.fixture
-def exact_model(oracle):
+def exact_model():
     """The two-latent model of ``oracle_alps_exact.json``."""
-    o = oracle("alps_exact")
-    return alps.ALPS(
-        {"rbf": kernels.ExpSquared(scale=0.8), "periodic": periodic(1.3)},
-        inclusion_prob=o["theta"],
-        mixing_variance=o["H_prior_var"],
-        noise_variance=o["noise_var"],
-    )
+    return problems.exact_model()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def key():
     return jax.random.key(20261128)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def rough_model():
     """Three full-rank latents of low condition number, two outputs, no jitter: exact in weight space."""
-    covariances = {"a": kernels.Exp(scale=0.7), "b": kernels.Exp(scale=3.0), "c": kernels.Matern32(scale=0.5)}
-    return alps.ALPS(
-        covariances,
-        ["u", "v"],
-        inclusion_prob=[0.3, 0.5, 0.8],
-        mixing_variance=[[1.0, 0.5, 2.0], [0.7, 1.5, 0.3]],
-        noise_variance=numpyro.distributions.InverseGamma(3.0, 0.4),
-        jitter=0.0,
-    )
+    return problems.rough_model()
 
 
 @pytest.fixture
 def rough_data():
     """Nine uneven times; scattered missing cells and one row of them."""
-    rng = np.random.default_rng(3)
-    t = np.sort(rng.uniform(0, 6, 9))
-    y = rng.normal(size=(9, 2))
-    y[2, 0] = y[5, 1] = np.nan
-    y[7] = np.nan
-    return t, y
+    return problems.rough_data()
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
-    """``call(*arguments)`` -> (status, stdout, stderr)."""
+def call():
+    """``call(*arguments)`` of ``alps-ppl`` -> (status, stdout, stderr)."""
+    return command
 
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["alps-ppl", *map(str, arguments)])
-        status = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            status = exit_.code or 0
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
 
-    return run
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """A whole ``alps-ppl run`` (its folder, what it printed): both engines, a learnt period, and a smaller model."""
+    folder = tmp_path_factory.mktemp("finished")
+    out = folder / "out"
+    (out / "pruned").mkdir(parents=True)
+    for name in ("report.html", "pruned/inclusion.csv"):
+        (out / name).write_text("of an earlier run")
+    (folder / "seven.py").write_text(MODEL_FILE)
+    status, printed, error = command(
+        "run", folder / "seven.py", "--out", out, "--seed", 3, "--prune", 0.5, "--set", "GIBBS.num_samples=250",
+        "--no-progress",
+    )  # fmt: skip
+    assert status == 0, error
+    return out, printed
+
+
+@pytest.fixture(scope="session")
+def fits():
+    """Both engines' fits of ``problems.twins``, by engine."""
+    model, t, y, _ = problems.twins()
+    svi = alps.fit_svi(model, t, y, num_inducing=10, num_steps=1000, rng_key=jax.random.key(1), progress_bar=False)
+    lengths = {"num_warmup": 200, "num_samples": 500, "num_chains": 4}
+    return {"svi": svi, "gibbs": alps.fit_gibbs(model, t, y, rng_key=jax.random.key(0), progress_bar=False, **lengths)}
+
+
+@pytest.fixture(scope="session")
+def trees(fits):
+    """The trees of ``fits``."""
+    return {engine: alps.to_datatree(fit) for engine, fit in fits.items()}
+
+
+@pytest.fixture(params=["svi", "gibbs"])
+def either_fit(request, fits):
+    """Each of ``fits``."""
+    return fits[request.param]

@@ -1,10 +1,10 @@
-"""The program simulated, for tests of the whole sampler: the prior's exact moments, the sampler on data that change,
-and mistakes to put into it.
+"""The program simulated, for tests of the whole sampler: its prior's exact moments, and sweeps on data that change.
 
 Two latents share a covariance (they can change places) but not their priors; cells are missing; the noise is learnt.
 """
 
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,9 @@ from scipy import special
 from tinygp import kernels
 
 import alps_ppl as alps
-from alps_ppl import conditionals as c
-from alps_ppl import gibbs
+from alps_ppl.gibbs import features
+from alps_ppl.gibbs.moves import MOVES
+from alps_ppl.gibbs.sweep import sweep
 
 TIMES = np.array([0.0, 0.6, 1.5, 2.1, 4.0])
 OBSERVED = np.array([[1, 1], [0, 1], [1, 1], [1, 0], [1, 1]], bool)
@@ -48,34 +49,62 @@ def prior(key, num):
 
 
 class Simulation:
-    """The model, and its kernel with the data y (time, output) as an argument of the compiled sweep."""
+    """Sweeps of the small model, with y (time, output) as an argument of the compiled program."""
 
-    def __init__(self, blocks):
+    def __init__(self, moves, *, states=False):
         self.model = small_model()
-        self.kernel = alps.ALPSGibbs(self.model, blocks=blocks)
-        self.data = (TIMES, np.where(OBSERVED, 0.0, np.nan))
-        self.kernel.init(random.key(0), 0, None, self.data, {})
+        self.kernel = alps.ALPSGibbs(self.model, moves=moves, start="prior")
+        # With states, the two rough latents have Markov states and the third has features.
+        with mock.patch.object(features, "LOW_RANK", 2 if states else features.LOW_RANK):
+            self.kernel.bind(TIMES, np.where(OBSERVED, 0.0, np.nan))
+        assert (self.kernel.features.space is not None) == states
+        self.phi = jnp.asarray(self.kernel.features.phi())
 
     def states(self, key, num, sites=None):
-        """First states of ``num`` chains, at ``sites`` where they are given; their ``stats`` are shared."""
+        """First states of ``num`` chains, at ``sites`` where they are given."""
         given = {name: sites[name] for name in ("b", "H", "x", "noise_variance")} if sites else None
-        return self.kernel.init(random.split(key, num), 0, given, self.data, {})
+        return self.kernel.first_states(random.split(key, num), 0, given)
 
     def sweep(self, state, y):
         """One sweep of a single chain given y: of the statistics, only the y-part changes with it."""
         filled = jnp.where(OBSERVED, y, 0.0)
-        stats = state.stats._replace(
-            projection=filled.T @ jnp.asarray(self.kernel._phi),
+        stats = self.kernel.stats
+        stats = stats._replace(
+            projection=filled.T @ self.phi,
             sum_squares=(filled**2).sum(0),
-            states=state.stats.states and state.stats.states._replace(sums=filled),
+            states=stats.states and stats.states._replace(sums=filled),
         )
-        # The statistics that are carried on are those without data: the same in all chains.
-        return self.kernel.sample(state._replace(stats=stats), self.data, {})._replace(stats=state.stats)
+        return sweep(self.kernel.plan, self.model, stats, state)
 
     def sites(self, state):
         """The program's sites and f (time, output)."""
-        sites = self.kernel.postprocess_fn(self.data, {})(state.z)
-        return sites | {"f": (sites["x"].T * sites["b"]) @ sites["H"].T}
+        z = state.z
+        x = self.kernel.features.latents(z["weights"], self.phi)
+        return {**z, "x": x, "f": (x.T * z["b"]) @ z["H"].T}
+
+
+def choose(on):
+    """Sweeps compiled within leave out the moves of which ``on`` {move: bool}, which may be traced, is false.
+
+    So one program does for all sets of moves: compiling one takes ten seconds, running it one.
+    """
+    changed = {name: MOVES[name]._replace(step=_if(flag, MOVES[name].step)) for name, flag in on.items()}
+    return mock.patch.dict(MOVES, changed)
+
+
+def _if(flag, step):
+    def done_or_not(target, chain, numbers):
+        def leave_out(chain):
+            probs = jax.eval_shape(do, chain).gate_probs[len(chain.gate_probs) :]
+            nothing = [jnp.full(prob.shape, jnp.nan, prob.dtype) for prob in probs]
+            return chain._replace(gate_probs=(*chain.gate_probs, *nothing))
+
+        def do(chain):
+            return step(target, chain, numbers)
+
+        return jax.lax.cond(flag, do, leave_out, chain)
+
+    return done_or_not
 
 
 def log_likelihood(sites, y):
@@ -130,82 +159,3 @@ def prior_means():
         "log likelihood": -0.5 * OBSERVED.sum() * (np.log(2 * np.pi) + log_noise + 1),
         "gate_prob": prob,
     }
-
-
-class OldGate(c.GateAndBlock):
-    """The block drawn as the old gate says, and the gate with the block integrated out: the wrong order."""
-
-    def __init__(self, right, old):
-        super().__init__(right.logits, right.on, right.off)
-        self.old = old
-
-    def transform(self, uniform, noise):
-        block = jnp.where(self.old, c.standard_draw(self.on, noise), c.standard_draw(self.off, noise))
-        return super().transform(uniform, noise).at[1:].set(block)
-
-    def log_prob(self, value):
-        gate, block = value[..., 0] == 1, value[..., 1:]
-        log_gate = jax.nn.log_sigmoid(jnp.where(gate, self.logits, -self.logits))
-        return log_gate + jnp.where(self.old, self.on.log_prob(block), self.off.log_prob(block))
-
-
-def _printed_gate(moments, H, b, noise_variance, inclusion_logits, j, gate_of=None):
-    right = gate_conditional(moments, H, b, noise_variance, inclusion_logits, j, gate_of)
-    prob = jax.nn.sigmoid(inclusion_logits[j])
-    # theta e^c / (e^c + theta)
-    return dist.Bernoulli(prob * jax.nn.sigmoid(right.logits - inclusion_logits[j] - jnp.log(prob)))
-
-
-def _column_of_the_old_gate(moments, H, b, noise_variance, mixing_variance, inclusion_logits, j):
-    right = gate_and_column_conditional(moments, H, b, noise_variance, mixing_variance, inclusion_logits, j)
-    return OldGate(right, b[j] == 1)
-
-
-def _latent_of_the_old_gate(likelihood, gated_weights, inclusion_logits, j, own):
-    right = gate_and_latent_conditional(likelihood, gated_weights, inclusion_logits, j, own)
-    return OldGate(right, (gated_weights.at[own].get(mode="fill", fill_value=0.0) != 0).any())
-
-
-def _noise_without_half(stats, moments, H, b, prior):
-    right = noise_conditional(stats, moments, H, b, prior)
-    return dist.InverseGamma(right.concentration + 0.5 * stats.num_observed, right.rate)
-
-
-def _prior_of_gates_only(kernel, H, b, logits):
-    return log_prior(kernel, jnp.zeros_like(H), b, logits)
-
-
-gate_conditional, gate_and_column_conditional = c.gate_conditional, c.gate_and_column_conditional
-gate_and_latent_conditional, noise_conditional = c.gate_and_latent_conditional, c.noise_conditional
-log_prior = alps.ALPSGibbs._log_prior
-
-# By what it is: the function put in the place of the conditional of that name, the moves of a sweep that
-# shows it, and the block of test_conditionals.py.
-MISTAKES = {
-    "the paper's printed gate": ("gate_conditional", _printed_gate, "paper", "gate-1"),
-    "column drawn by the old gate": (
-        "gate_and_column_conditional",
-        _column_of_the_old_gate,
-        "collapsed",
-        "gate_and_column-1",
-    ),
-    "latent drawn by the old gate": (
-        "gate_and_latent_conditional",
-        _latent_of_the_old_gate,
-        ("gate_latent",),
-        "gate_and_latent-1",
-    ),
-    "no half in the noise's shape": ("noise_conditional", _noise_without_half, "collapsed", "noise"),
-    "swap without H's prior": ("_log_prior", _prior_of_gates_only, ("gate_column", "marginal_swap"), None),
-    "exchange without H's prior": ("_log_prior", _prior_of_gates_only, ("gate_column", "exchange"), None),
-}
-
-
-def put_in(mistake, monkeypatch):
-    """The mistake, in the kernel and in the module of conditionals."""
-    name, wrong, *_ = MISTAKES[mistake]
-    if name == "_log_prior":
-        monkeypatch.setattr(alps.ALPSGibbs, name, wrong)
-        return
-    monkeypatch.setattr(gibbs, name, wrong)
-    monkeypatch.setattr(c, name, wrong)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from alps_ppl.report import charts, figures
-from alps_ppl.report.charts import Axis, Span
+from alps_ppl.app.report import charts, figures
+from alps_ppl.app.report.charts import Axis, Span
 
 
 def test_axis():

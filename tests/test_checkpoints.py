@@ -11,75 +11,64 @@ import pandas as pd
 import pytest
 import xarray as xr
 from numpyro.infer import MCMC
+from runs import MODEL_FILE, command
 
 import alps_ppl as alps
-from alps_ppl.chains import run_chains
-from alps_ppl.checkpoints import Checkpoints, fingerprint
+from alps_ppl.app import figures
+from alps_ppl.app.run import fingerprint
+from alps_ppl.checkpoints import Checkpoints
 
-MODEL_FILE = """
-import numpy as np
-import numpyro.distributions as dist
-import pandas as pd
-import alps_ppl as alps
-
-def data():
-    days = pd.date_range("2026-01-05", periods=30, freq="D", name="date")
-    y = np.sin(2 * np.pi * np.arange(30) / 7)[:, None] * [1.0, -2.0]
-    y += 0.1 * np.random.default_rng(0).normal(size=y.shape)
-    return alps.Data(days, pd.DataFrame(50 + 10 * y, columns=["u", "v"]), units={"u": "m"})
-
-def model(data):
-    named = {"T=7": alps.linear_periodic(7.0), "T=5": alps.linear_periodic(5.0)}
-    return alps.ALPS(named, data.outputs, noise_variance=dist.InverseGamma(2.0, 0.1))
-
-SVI = {"num_inducing": 4, "num_steps": 20}
-GIBBS = {"num_warmup": 5, "num_samples": 21, "num_chains": 2, "thinning": 2}
-"""
-# The command in a process that kills itself as kill -9 would, right after the given number of checkpoints.
-KILLED = """
+TINY = [
+    "--set", "SVI.num_steps=20", "--set", "GIBBS.num_warmup=5", "--set", "GIBBS.num_samples=21", "--set",
+    "GIBBS.thinning=2", "--no-progress", "--checkpoint-seconds", 0,
+]  # fmt: skip
+# The command in a process that gets a signal right after the given number of checkpoints.
+STOPPED = """
 import os, signal, sys
-import numpyro
-numpyro.enable_x64()
-import alps_ppl.checkpoints as c, alps_ppl.cli as cli, alps_ppl.runner as runner
-runner._figures = lambda *_: None  # most of the time, and nothing to compare
-write, left = c.Checkpoint.write, [int(sys.argv.pop(1))]
+from alps_ppl import checkpoints
+from alps_ppl.app import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+write, left, how = checkpoints.Checkpoint.write, [int(sys.argv.pop(1))], int(sys.argv.pop(1))
 def counted(self, step, state):
     write(self, step, state)
     left[0] -= 1
     if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-c.Checkpoint.write = counted
+        os.kill(os.getpid(), how)
+checkpoints.Checkpoint.write = counted
 cli.main()
 """
 
 
-def command(folder, checkpoints, *extra):
-    code = [sys.executable, "-c", KILLED, str(checkpoints), "run", str(folder / "model.py"), "--no-progress"]
-    return subprocess.run(
-        [*code, "--out", str(folder / "out"), "--checkpoint-seconds", "0", *extra], capture_output=True, text=True
-    )
+def arguments(folder):
+    return ["run", folder / "model.py", "--out", folder / "out", *TINY]
+
+
+def stopped(folder, checkpoints, how):
+    words = [STOPPED, checkpoints, int(how), *arguments(folder)]
+    return subprocess.run([sys.executable, "-c", *map(str, words)], capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """One folder with an uninterrupted run, one with a run killed in SVI, then in Gibbs, and then resumed."""
+    """One folder with an uninterrupted run; one with a run killed in SVI, interrupted in Gibbs, and then finished."""
     whole, killed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("killed")
     for folder in (whole, killed):
         (folder / "model.py").write_text(MODEL_FILE)
-    printed = [command(killed, 7), command(killed, 22), command(killed, 0)]
-    return whole, killed, [command(whole, 0), *printed]
+    printed = [stopped(killed, 7, signal.SIGKILL), stopped(killed, 22, signal.SIGINT)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "draw", lambda *_: None)  # most of the time, and nothing to compare
+        return whole, killed, [*printed, command(*arguments(killed)), command(*arguments(whole))]
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_and_gives_the_same(runs):
-    whole, killed, (uninterrupted, first, second, third) = runs
-    assert uninterrupted.returncode == 0, uninterrupted.stderr
-    assert (first.returncode, second.returncode) == (-signal.SIGKILL, -signal.SIGKILL)
+    whole, killed, (first, second, third, uninterrupted) = runs
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    assert second.returncode == 130, second.stderr
+    assert (third[0], uninterrupted[0]) == (0, 0), third[2] + uninterrupted[2]
     assert "svi_0.npz: going on after 7 steps" in second.stdout
-    assert third.returncode == 0, third.stderr
-    assert "svi_0.npz: going on after 20 steps" in third.stdout  # finished before: nothing is lost
-    assert "gibbs.npz: going on after 9 sweeps" in third.stdout  # 13 more steps of SVI, then these
-    assert "going on" not in uninterrupted.stdout
+    assert "svi_0.npz: going on after 20 steps" in third[1]  # finished before: nothing is lost
+    assert "gibbs.npz: going on after 9 sweeps" in third[1]  # 13 more steps of SVI, then these
+    assert "going on" not in uninterrupted[1]
     for engine in ("svi", "gibbs"):
         trees = [xr.open_datatree(f / "out" / f"posterior_{engine}.nc", engine="h5netcdf") for f in (whole, killed)]
         assert trees[0].equals(trees[1])  # their attributes say when they were made
@@ -91,69 +80,61 @@ def test_a_killed_run_goes_on_and_gives_the_same(runs):
     assert not (killed / "out" / "checkpoints").exists()
 
 
-@pytest.mark.slow
-def test_predict_writes_the_files_units(runs, tmp_path):
+def test_an_interrupt_says_what_is_there(runs):
+    _, killed, (_, interrupted, *_) = runs
+    assert interrupted.stderr == (
+        f"alps-ppl: interrupted; written to {killed / 'out'} so far: posterior_svi.nc; "
+        "the same command goes on from its checkpoints\n"
+    )
+
+
+def test_predict_writes_the_files_units(call, finished_run, tmp_path):
     """Dates of training give what predictions.csv has; the dates after it are a forecast."""
-    folder = runs[0] / "out"
+    folder, _ = finished_run
     known = pd.read_csv(folder / "predictions.csv").query("engine == 'gibbs'").reset_index(drop=True)
-    dates = [*known.date.unique(), "2026-02-04", "2026-02-05T12:00"]
+    dates = [*known.date.unique(), "2026-02-10", "2026-02-11T12:00"]
     pd.DataFrame({"date": dates[::-1], "note": "x"}).to_csv(tmp_path / "at.csv", index=False)
-    arguments = ["predict", folder, "--at", tmp_path / "at.csv", "--out", tmp_path / "new.csv"]
-    code = [sys.executable, "-c", "import alps_ppl.cli as c; c.main()"]
-    done = subprocess.run([*code, *map(str, arguments)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = call("predict", folder, "--at", tmp_path / "at.csv", "--out", tmp_path / "new.csv")
+    assert done == (0, "", "")
     new = pd.read_csv(tmp_path / "new.csv")
     assert list(new.columns) == ["date", "input", "output", "mean", "sd", "lower", "upper"]
-    assert new.input.unique().tolist()[:2] == [31.5, 30.0]
+    assert new.input.unique().tolist()[:2] == [37.5, 36.0]
     back = new.iloc[4:].set_index(["input", "output"]).loc[list(zip(known.input, known.output, strict=True))]
     for name in ("mean", "sd", "lower", "upper"):
-        np.testing.assert_array_equal(back[name].to_numpy(), known[name].to_numpy())
+        np.testing.assert_allclose(back[name].to_numpy(), known[name].to_numpy(), rtol=1e-9)
     assert new["mean"].between(20, 80).all()
 
 
-BAD_TIMES = [
-    ("date,a\n1,2\n", [], "times: expected dates, as those that were fitted, got '1.0'"),
-    ("date,a\nsoon,2\n", [], "times: expected numbers or ISO 8601 dates, got 'soon'"),
-    ("date,a\n2026-01-05,2\n,3\n", [], "times: expected a time in every row, got nan in row 1; drop that row"),
-    ("day,a\n2026-01-05,2\n", [], "expected a column for the times, date, got day, a"),
-    ("2026-01-05\n2026-01-06\n", [], "expected a line with the columns' names first, e.g. date, got 2026-01-05"),
-    ("", [], "--at: expected a CSV file with a column of times"),
-    (None, [], "--at: expected a CSV file with a column of times"),
-    ("date\n2026-01-05\n", ["--interval", "1"], "interval: expected a probability strictly between 0 and 1, got 1"),
-    ("date\n2026-01-05\n", ["--engine", "nuts"], "'nuts' is not one of 'svi', 'gibbs'"),
-]
+@pytest.mark.parametrize(
+    ("table", "extra", "message"),
+    [
+        ("date,a\n1,2\n", [], "times: expected dates"),
+        ("date,a\nsoon,2\n", [], "times: expected"),
+        ("date,a\n2026-01-05,2\n,3\n", [], "a time in every row"),
+        ("day,a\n2026-01-05,2\n", [], "a column for the times, date, got day, a"),
+        ("2026-01-05\n2026-01-06\n", [], "a line with the columns' names first"),
+        ("date\n", [], "--at: expected at least one time"),
+        ("", [], "--at: expected a CSV file"),
+        (None, [], "--at: expected a CSV file"),
+        ("date\n2026-01-05\n", ["--interval", "1"], "interval: expected a probability"),
+        ("date\n2026-01-05\n", ["--engine", "nuts"], "'nuts' is not one of 'svi', 'gibbs'"),
+        ("date\n2026-01-05\n", ["--out", "no/such/folder.csv"], "--out: can't write"),
+    ],
+)
+def test_bad_times(call, finished_run, tmp_path, table, extra, message):
+    if table is not None:
+        (tmp_path / "at.csv").write_text(table)
+    status, _, error = call("predict", finished_run[0], "--at", tmp_path / "at.csv", *extra)
+    assert (status, error.count("\n")) == (2, 1)
+    assert message in error
 
 
-@pytest.mark.slow
-def test_bad_times(runs, tmp_path, monkeypatch, capsys):
-    """One plain line for each; one test, since the run behind it takes a minute."""
-    for table, extra, message in BAD_TIMES:
-        path = tmp_path / "at.csv"
-        path.unlink(missing_ok=True)
-        if table is not None:
-            path.write_text(table)
-        assert message in predict_error(monkeypatch, capsys, [runs[0] / "out", "--at", path, *extra])
-
-
-def test_predict_without_results(tmp_path, monkeypatch, capsys):
-    expected = "DIR: expected results of alps-ppl run, with posterior_gibbs.nc, got"
-    assert expected in predict_error(monkeypatch, capsys, [tmp_path, "--at", tmp_path / "at.csv"])
-    (tmp_path / "posterior_svi.nc").write_text("cut off")
+def test_predict_without_results(call, tmp_path):
     (tmp_path / "at.csv").write_text("t\n1\n")
-    expected = "posterior_svi.nc: expected a file that alps.save or alps-ppl run wrote, but it can't be read as netCDF"
-    assert expected in predict_error(monkeypatch, capsys, [tmp_path, "--at", tmp_path / "at.csv"])
-
-
-def predict_error(monkeypatch, capsys, arguments):
-    from alps_ppl.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["alps-ppl", "predict", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    error = capsys.readouterr().err
-    assert exit_.value.code == 2
-    assert len(error.strip().splitlines()) == 1
-    return error
+    arguments = ["predict", tmp_path, "--at", tmp_path / "at.csv"]
+    assert "DIR: expected results of alps-ppl run, with posterior_gibbs.nc" in call(*arguments)[2]
+    (tmp_path / "posterior_svi.nc").write_text("cut off")
+    assert "posterior_svi.nc: expected a file that alps.save or alps-ppl run wrote" in call(*arguments)[2]
 
 
 @pytest.fixture(scope="module")
@@ -170,14 +151,12 @@ def test_chains_are_numpyros(problem, num_chains, thinning):
     lengths = {"num_warmup": 4, "num_samples": 10, "num_chains": num_chains, "thinning": thinning}
     mcmc = MCMC(alps.ALPSGibbs(model), **lengths, chain_method="vectorized", progress_bar=False)
     mcmc.run(jax.random.key(0), t, y)
-    fit = run_chains(alps.ALPSGibbs(model), jax.random.key(0), t, y, **lengths, progress_bar=False)
-    for mine, theirs in (
-        (fit.get_samples(group_by_chain=True), mcmc.get_samples(group_by_chain=True)),
-        (fit.get_extra_fields(), mcmc.get_extra_fields()),
-    ):
-        assert set(mine) == set(theirs)
-        for name in mine:
-            np.testing.assert_allclose(mine[name], theirs[name], atol=1e-8)
+    theirs = alps.from_mcmc(mcmc)
+    mine = alps.fit_gibbs(model, t, y, rng_key=jax.random.key(0), **lengths, progress_bar=False)
+    for name in ("b", "H", "x"):
+        np.testing.assert_allclose(mine.samples[name], theirs.samples[name], atol=1e-8)
+    for name in ("gate_prob", "lp"):
+        np.testing.assert_allclose(mine.sample_stats[name], theirs.sample_stats[name], atol=1e-8)
 
 
 def test_another_run_starts_anew(problem, tmp_path):
@@ -202,12 +181,9 @@ def test_another_run_starts_anew(problem, tmp_path):
 
 def test_a_fingerprint_tells_runs_apart(problem):
     model, t, y = problem
-    other = alps.ALPS({"T=7": alps.linear_periodic(7.5), "T=5": alps.linear_periodic(5.0)}, 2, noise_variance=0.1)
-    prior = alps.ALPS(
-        {"T=7": alps.linear_periodic(7.0), "T=5": alps.linear_periodic(5.0)},
-        2,
-        noise_variance=dist.InverseGamma(2.0, 0.1),
-    )
+    named = {"T=7": alps.linear_periodic(7.0), "T=5": alps.linear_periodic(5.0)}
+    other = alps.ALPS(named | {"T=7": alps.linear_periodic(7.5)}, 2, noise_variance=0.1)
+    prior = alps.ALPS(named, 2, noise_variance=dist.InverseGamma(2.0, 0.1))
     key, settings, found = jax.random.key(0), {"num_steps": 5}, {"jax": "1"}
     runs = [
         (model, t, y, settings, key, found),

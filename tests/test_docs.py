@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
+import alps_ppl as alps
+from alps_ppl.gibbs import conditionals, kernel
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -16,11 +20,14 @@ def test_names_on_a_page_exist(page):
         assert pkgutil.resolve_name(resolved) is not None
 
 
-def test_the_model_page_has_every_block():
-    """No conditional is left out of its table."""
-    from alps_ppl import conditionals
+def test_the_sampler_page_has_every_conditional_and_every_set_of_moves():
+    text = (DOCS / "sampler.md").read_text()
+    names = [name for name in vars(conditionals) if name.endswith("_conditional")]
+    assert names
+    assert all(f"`alps_ppl.gibbs.conditionals.{name}`" in text for name in names)
+    assert all(f'| "{name}" |' in text for name in ("default", *kernel.SETS))
 
-    text = next(page for page in PAGES if page.stem == "model").read_text()
-    blocks = [name for name in vars(conditionals) if name.endswith("_conditional")]
-    assert blocks
-    assert all(f"alps_ppl.conditionals.{name}" in text for name in blocks)
+
+def test_the_api_page_has_every_public_name():
+    text = (DOCS / "api.md").read_text()
+    assert sorted(re.findall(r"^::: alps_ppl\.(\w+)$", text, re.MULTILINE)) == sorted(set(alps.__all__) - {"plots"})

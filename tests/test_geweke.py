@@ -1,55 +1,65 @@
 """Geweke's joint distribution test (JASA 2004): sweeps alternate with redraws of y, so the sites must keep their prior.
 
 Every chain starts at a draw of the program, so a right sampler's chains are stationary from the start: their means are
-independent and unbiased, and the mean of them all is compared with the prior's exact means by Student's t.
+independent and unbiased, and the mean of them all is compared with the prior's exact means by Student's t. A sampler
+with a mistake must fail.
 """
+
+import functools
+from contextlib import nullcontext
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from mistakes import MISTAKES, possible
 from scipy import stats
-from simulation import Simulation, prior, prior_means, summaries
+from simulation import Simulation, choose, prior, prior_means, summaries
 
-from alps_ppl.gibbs import _CHAIN_AXES
+from alps_ppl.gibbs.kernel import CHOICE, SETS
 
-NUM_CHAINS = 200
-
-
-SETS = ["few outputs", "many outputs", "paper", "collapsed", "all"]
-SINGLE = [
-    ("gate_column",),
-    ("gate_latent",),
-    ("marginal_gate",),
-    ("gate", "marginal_swap"),
-    ("gate", "marginal_walk"),
-    ("gate", "exchange"),
-    ("gate", "scale"),
-]
+NUM_CHAINS = 1_000
+NUM_SWEEPS = 200
+NUM_SWEEPS_OF_A_MISTAKE = 100
+# Each move with what a sweep needs besides it to get everywhere; "gate" alone is the paper's sampler.
+SINGLE = {move: {move} if "gate" in move else {"gate", move} for move in CHOICE}
 
 
-def chain_means(simulation, key, num_sweeps):
-    """Each chain's means of the test functions over its sweeps, (chain, ...) by name."""
-    keys = random.split(key, 3)
-    states = simulation.states(keys[0], NUM_CHAINS, prior(keys[1], NUM_CHAINS))
-
-    def step(carry, key):
-        state, sites, total = carry
-        noise = random.normal(key, sites["f"].shape)
-        y = sites["f"] + jnp.sqrt(sites["noise_variance"]) * noise
-        state = simulation.sweep(state, y)
-        sites = simulation.sites(state)
-        values = summaries(sites, y) | {"gate_prob": state.gate_prob}
-        return (state, sites, jax.tree.map(jnp.add, total, values)), None
-
+@functools.cache
+def program(states=False):
+    """All moves and mistakes in one compiled program: each chain's means of the test functions over its sweeps."""
+    chosen = [move for move in CHOICE if not (states and move == "gate_latent")]
+    simulation = Simulation(chosen, states=states)
     zeros = jax.tree.map(lambda mean: jnp.zeros(np.shape(mean)), prior_means())
 
-    def chain(state, key):
-        (_, _, total), _ = jax.lax.scan(step, (state, simulation.sites(state), zeros), random.split(key, num_sweeps))
+    @jax.jit
+    def means(chains, keys, num_sweeps, moves, mistakes):
+        with nullcontext() if mistakes is None else possible(mistakes), choose(moves):
+            return jax.vmap(one_chain, (0, 0, None))(chains, keys, num_sweeps)
+
+    def one_chain(state, key, num_sweeps):
+        def step(n, carry):
+            state, sites, total = carry
+            noise = random.normal(random.fold_in(key, n), sites["f"].shape)
+            y = sites["f"] + jnp.sqrt(sites["noise_variance"]) * noise
+            state = simulation.sweep(state, y)
+            sites = simulation.sites(state)
+            values = summaries(sites, y) | {"gate_prob": state.gate_prob}
+            return state, sites, jax.tree.map(jnp.add, total, values)
+
+        _, _, total = jax.lax.fori_loop(0, num_sweeps, step, (state, simulation.sites(state), zeros))
         return jax.tree.map(lambda value: value / num_sweeps, total)
 
-    return jax.jit(jax.vmap(chain, (_CHAIN_AXES, 0)))(states, random.split(keys[2], NUM_CHAINS))
+    def run(key, moves, mistake=None):
+        keys = random.split(key, 3)
+        chains = simulation.states(keys[0], NUM_CHAINS, prior(keys[1], NUM_CHAINS))
+        flags = {move: jnp.asarray(move in moves) for move in chosen}
+        mistakes = None if states else {name: jnp.asarray(name == mistake) for name in MISTAKES}
+        num_sweeps = NUM_SWEEPS_OF_A_MISTAKE if mistake else NUM_SWEEPS
+        return means(chains, random.split(keys[2], NUM_CHAINS), num_sweeps, flags, mistakes)
+
+    return run
 
 
 def z_scores(means):
@@ -72,27 +82,40 @@ def bound(scores, level=1e-4):
     return stats.t.ppf(1 - level / 2 / number, NUM_CHAINS - 1)
 
 
+def z_scores_with(mistake, key):
+    """Of a sampler with the mistake."""
+    return z_scores(program()(key, {MISTAKES[mistake].move, *MISTAKES[mistake].others}, mistake))
+
+
+def keeps_the_prior(moves, states, key):
+    scores = z_scores(program(states)(key, moves))
+    print(moves, "states" if states else "features", *largest(scores))
+    return largest(scores)[0] < bound(scores)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", [*SETS, *SINGLE], ids=str)
-def test_sweeps_and_redrawn_data_keep_the_prior(blocks, key):
+@pytest.mark.parametrize("name", [*CHOICE, "all"])
+def test_sweeps_and_redrawn_data_keep_the_prior(name, key):
     """The exact means of all sites, f, the log likelihood and the gates' probabilities, in a chain over (sites, y)."""
-    scores = z_scores(chain_means(Simulation(blocks), key, num_sweeps=1_000))
-    print(blocks, *largest(scores))
-    assert largest(scores)[0] < bound(scores)
+    assert keeps_the_prior(SETS["all"] if name == "all" else SINGLE[name], False, key)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", ["few outputs", "paper", "all"])
-def test_so_do_latents_with_states(blocks, monkeypatch, key):
+@pytest.mark.parametrize("name", ["marginal", "paper", "all"])
+def test_so_do_latents_with_states(name, key):
     """The same where the two rough latents have Markov states and the third has features."""
-    monkeypatch.setattr("alps_ppl.features.LOW_RANK", 2)
-    simulation = Simulation(blocks)
-    assert simulation.kernel._features.space is not None
-    scores = z_scores(chain_means(simulation, key, num_sweeps=1_000))
-    print(blocks, "states", *largest(scores))
-    assert largest(scores)[0] < bound(scores)
+    assert keeps_the_prior(SETS[name], True, key)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_caught(mistake, key):
+    scores = z_scores_with(mistake, key)
+    print(mistake, *largest(scores))
+    assert largest(scores)[0] > bound(scores)
+
+
+@pytest.mark.slow
 def test_prior_means_are_the_programs(key):
     """The exact means above, against the program's own draws."""
     sites = prior(key, 10_000)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from alps_ppl import plots
+from alps_ppl.results import plots
 
 
 @pytest.fixture(autouse=True)
@@ -121,12 +121,6 @@ def test_latents_that_are_on():
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["SVI (1.00)"]  # never on in the other
     (one,) = plots.plot_latents(tree(1.0))  # a tree by itself
     assert one.get_title(loc="left") == "a"
-    with pytest.raises(ValueError, match=r"expected draws of x, got \['H', 'b'\]; ALPSGibbs\(keep_latents=False\)"):
-        plots.plot_mixing(
-            {"gibbs": xr.DataTree.from_dict({"posterior": tree(1.0)["posterior"].to_dataset()[["b", "H"]]})}
-        )
-    with pytest.raises(ValueError, match="expected at least one tree"):
-        plots.plot_mixing({})
     (none,) = plots.plot_latents({"gibbs": tree(1.0, on=(0, 0))})
     assert none.get_title(loc="left") == "no latent has a probability above 1/2"
 
@@ -141,3 +135,29 @@ def test_engines():
     rows += [("H mean", "u, a", 1.0, 0.9, 0.1, np.nan), ("H sd", "u, a", 0.1, 0.2, -0.1, np.nan)]
     axes = plots.plot_engines(pd.DataFrame(rows, columns=columns))
     assert axes[2].get_xlabel() == "SVI"
+
+
+def test_of_fits_by_name(fits):
+    """Latents keep their names on the axes; training has the loss's number of steps."""
+    axes = plots.plot_mixing(fits["gibbs"])
+    assert [label.get_text() for label in axes[0, 0].get_xticklabels()] == list(fits["gibbs"].model.latents)
+    titles = [ax.get_title(loc="left") for ax in plots.plot_latents(fits)]
+    assert set(titles) <= set(fits["gibbs"].model.latents)
+    assert "T=5" not in titles
+    elbo, temperature = plots.plot_training(fits["svi"])
+    np.testing.assert_allclose(elbo.lines[0].get_ydata(), -fits["svi"].losses)
+    np.testing.assert_allclose(temperature.lines[0].get_ydata(), fits["svi"].temperatures)
+    with pytest.raises(TypeError, match=r"fit: .*fit_svi.*got GibbsFit"):
+        plots.plot_training(fits["gibbs"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plots.plot_latents(tree(1.0, on=(1, 1)), axes=plt.subplots()[1]), "axes: .*2 latents .*got 1"),
+        (lambda: plots.plot_engines(pd.DataFrame({"latent": []})), "comparison: .*compare_engines"),
+    ],
+)
+def test_what_cannot_be_drawn(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,21 +1,18 @@
-"""The processes against dense matrices: densities, features, the sparse marginals and their KL."""
+"""Covariances and processes against dense matrices: Gram matrices, densities, the sparse marginals and their KL."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from conftest import periodic
 from numpyro.distributions.kl import kl_divergence
+from problems import periodic
 from scipy import stats
 from tinygp import kernels
 
 import alps_ppl as alps
-import alps_ppl.features
-from alps_ppl.conditionals import statistics
-from alps_ppl.covariances import equal_covariance_groups, grams
-from alps_ppl.features import features, pivoted_cholesky
-from alps_ppl.processes import GaussianProcess, SparseGaussianProcess, default_jitter
+from alps_ppl.model.covariances import equal_covariance_groups, grams, parameters
+from alps_ppl.model.processes import GaussianProcess, SparseGaussianProcess, default_jitter
 
 COVARIANCES = [
     kernels.ExpSquared(scale=0.8),
@@ -25,6 +22,13 @@ COVARIANCES = [
     2.0 * periodic(1.3) + kernels.Matern52(scale=2.0),
 ]
 T = np.sort(np.random.default_rng(0).uniform(0, 4, 7))
+
+
+def with_jitter(K, jitter):
+    return K + jitter * np.trace(K) / len(K) * np.eye(len(K))
+
+
+# --- covariances
 
 
 def test_grams_are_pair_by_pair_and_in_order():
@@ -42,19 +46,52 @@ def test_linear_periodic_is_linear_on_the_circle():
     np.testing.assert_allclose(alps.linear_periodic(1.7)(T, T), circle.T @ circle, atol=1e-12)
 
 
+def test_on_column_reads_one_column():
+    inputs = np.array([[0.0, 5.0], [1.0, 5.0], [0.0, 7.0]])
+    gram = alps.on_column(kernels.ExpSquared(scale=2.0), 1)(inputs, inputs)
+    expected = kernels.ExpSquared(scale=2.0)(inputs[:, 1], inputs[:, 1])
+    np.testing.assert_allclose(gram, expected, atol=1e-14)
+
+
+def test_parameters_of_sums_and_products():
+    covariance = kernels.Exp(scale=5.0) + 2.0 * kernels.ExpSineSquared(scale=3.0, gamma=1.0)
+    assert parameters(covariance) == {
+        "kernel1.scale": 5.0,
+        "kernel2.kernel1.value": 2.0,
+        "kernel2.kernel2.scale": 3.0,
+        "kernel2.kernel2.gamma": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("covariance", "arguments", "message"),
+    [
+        *((alps.linear_periodic, (period,), "positive, finite period") for period in (-3.0, "x", [3.0], 1j)),
+        (alps.linear, (0.0, -1.0), "positive, finite scale"),
+        (alps.on_column, (kernels.Exp(), "x"), "column's number"),
+    ],
+)
+def test_bad_parameters(covariance, arguments, message):
+    with pytest.raises((ValueError, TypeError), match=rf"{covariance.__name__}: .*{message}"):
+        covariance(*arguments)
+
+
+# --- the prior of the latents
+
+
 def test_gaussian_process_density_is_the_dense_normal():
     x = np.random.default_rng(1).normal(size=(2, 5, 7))
     process = GaussianProcess(COVARIANCES, jnp.asarray(T), jitter=1e-3)
-    expected = 0.0
-    for j, covariance in enumerate(COVARIANCES):
-        K = reference.gram(covariance, T, T)
-        K += 1e-3 * np.trace(K) / 7 * np.eye(7)
-        expected = expected + stats.multivariate_normal(cov=K).logpdf(x[:, j])
-    np.testing.assert_allclose(process.log_prob(x), expected, rtol=1e-10)
+    expected = sum(
+        stats.multivariate_normal(cov=with_jitter(reference.gram(covariance, T, T), 1e-3)).logpdf(x[:, j])
+        for j, covariance in enumerate(COVARIANCES)
+    )
+    np.testing.assert_allclose(jax.jit(process.log_prob)(x), expected, rtol=1e-10)
 
 
 def test_gaussian_process_draws_have_its_covariance(key):
-    draws = np.asarray(GaussianProcess(COVARIANCES, jnp.asarray(T)).sample(key, (40_000,)))
+    process = GaussianProcess(COVARIANCES, jnp.asarray(T))
+    draws = np.asarray(jax.jit(lambda: process.sample(key, (40_000,)))())
     for j, covariance in enumerate(COVARIANCES):
         K = reference.gram(covariance, T, T)
         second = draws[:, j].T @ draws[:, j] / len(draws)
@@ -63,12 +100,15 @@ def test_gaussian_process_draws_have_its_covariance(key):
 
 
 def test_no_matrix_is_built_before_it_is_asked_for():
-    process = GaussianProcess(COVARIANCES, jnp.arange(3_000_000.0))
-    assert process.event_shape == (5, 3_000_000)
-    assert process.variance.shape == (5, 3_000_000)
+    process = GaussianProcess(COVARIANCES, jnp.arange(300_000.0))
+    assert process.event_shape == (5, 300_000)
+    assert process.variance.shape == (5, 300_000)
 
 
-@pytest.fixture
+# --- the guide's process
+
+
+@pytest.fixture(scope="module")
 def sparse():
     rng = np.random.default_rng(2)
     z = np.array([0.3, 1.2, 2.2, 3.6])
@@ -81,20 +121,25 @@ def sparse():
 def unwhitened(sparse, j):
     """The paper's m^z, S^z and K_zz of one latent, from the whitened ones."""
     z = np.asarray(sparse.inducing_inputs)
-    K = reference.gram(COVARIANCES[j], z, z)
-    K += default_jitter(jnp.float64) * np.trace(K) / len(z) * np.eye(len(z))
+    K = with_jitter(reference.gram(COVARIANCES[j], z, z), default_jitter(jnp.float64))
     L = np.linalg.cholesky(K)
     factor = L @ np.asarray(sparse.scale_tril[j])
     return L @ np.asarray(sparse.loc[j]), factor @ factor.T, K
 
 
-@pytest.mark.parametrize("j", range(5))
-def test_sparse_marginals_are_the_papers(sparse, j):
-    m, S, _ = unwhitened(sparse, j)
-    mean, variance = reference.sparse_marginals(COVARIANCES[j], T, sparse.inducing_inputs, m, S, 1e-8)
-    # A rank-2 covariance's K_zz, inverted by the reference, has a condition number of 1e8.
-    np.testing.assert_allclose(sparse.mean[j], mean, atol=1e-6)
-    np.testing.assert_allclose(sparse.variance[j], variance, atol=1e-6)
+def test_sparse_marginals_are_the_papers(sparse, key):
+    """App. B.2's mean and variance; the density is the product of their normals, the draws have them."""
+    mean, variance = (np.asarray(part) for part in jax.jit(sparse.marginals)())
+    for j, covariance in enumerate(COVARIANCES):
+        m, S, _ = unwhitened(sparse, j)
+        expected = reference.sparse_marginals(covariance, T, sparse.inducing_inputs, m, S, 1e-8)
+        # A rank-2 covariance's K_zz, inverted by the reference, has a condition number of 1e8.
+        np.testing.assert_allclose([mean[j], variance[j]], expected, atol=1e-6)
+    draws = np.asarray(jax.jit(lambda: sparse.sample(key, (40_000,)))())
+    assert (abs(draws.mean(0) - mean) < 6 * np.sqrt(variance) / 200).all()
+    assert (abs(draws.var(0) / variance - 1) < 6 * np.sqrt(2) / 200).all()
+    log_prob = stats.norm(mean, np.sqrt(variance)).logpdf(draws[0]).sum()
+    assert float(jax.jit(sparse.log_prob)(draws[0])) == pytest.approx(log_prob, rel=1e-9)
 
 
 def test_kl_is_the_papers(sparse):
@@ -103,112 +148,32 @@ def test_kl_is_the_papers(sparse):
     assert float(kl) == pytest.approx(expected, rel=1e-6)
 
 
-def test_kl_is_the_monte_carlo_one(sparse, key):
-    """E_q[log q(u) - log p(u)] over whitened inducing variables, within 4 MCSE."""
-    import numpyro.distributions as dist
-
-    q = dist.MultivariateNormal(sparse.loc, scale_tril=sparse.scale_tril)
-    u = q.sample(key, (20_000,))
-    ratio = np.asarray((q.log_prob(u) - dist.Normal().log_prob(u).sum(-1)).sum(-1))
-    kl = float(kl_divergence(sparse, GaussianProcess(COVARIANCES, sparse.inputs)))
-    assert abs(ratio.mean() - kl) < 4 * ratio.std() / np.sqrt(len(ratio))
+SEVEN = np.arange(7.0)
 
 
-def test_sparse_density_is_the_product_of_its_marginals(sparse):
-    x = np.random.default_rng(3).normal(size=(5, 7))
-    expected = stats.norm(sparse.mean, np.sqrt(sparse.variance)).logpdf(x).sum()
-    assert float(sparse.log_prob(x)) == pytest.approx(expected, rel=1e-12)
-
-
-def test_sparse_draws(sparse, key):
-    draws = np.asarray(sparse.sample(key, (40_000,)))
-    sd = np.sqrt(np.asarray(sparse.variance))
-    assert (abs(draws.mean(0) - sparse.mean) < 6 * sd / 200).all()
-    assert (abs(draws.var(0) / sd**2 - 1) < 6 * np.sqrt(2) / 200).all()
-
-
-@pytest.mark.parametrize(
-    ("z", "t"),
-    [
-        (np.zeros(4), T),  # inducing inputs that are equal
-        (np.arange(4) * 1.7, np.arange(4) * 1.7),  # one period apart, and on the data
-        # More of them than times, which are equal.
-        pytest.param(np.linspace(0, 3, 12), np.array([1.0, 1.0, 1.0]), marks=pytest.mark.slow),
-    ],
-)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_gradients_are_finite_where_matrices_are_singular(z, t, dtype):
+def test_gradients_are_finite_where_matrices_are_singular(dtype):
+    """With regard to all that a process is made of; its eight inducing inputs are more than the times."""
     covariances = [*COVARIANCES, kernels.Matern32(scale=1.0)]
-    loc, tril = jnp.ones((6, len(z)), dtype), jnp.broadcast_to(jnp.eye(len(z), dtype=dtype), (6, len(z), len(z)))
+    cases = {
+        "equal inducing inputs": (T, np.zeros(8)),
+        "one period apart, and on the data": (SEVEN * 1.7, np.arange(8) * 1.7),
+        "repeated times, and inducing inputs on them": (SEVEN // 2, np.r_[SEVEN // 2, 3.0]),
+        "equal times": (np.ones(7), np.linspace(0, 3, 8)),
+    }
 
-    def total(z, loc, tril):
-        mean, variance = SparseGaussianProcess(covariances, jnp.asarray(t, dtype), z, loc, tril).marginals()
+    @jax.jit
+    @jax.grad
+    def gradients(arguments):
+        mean, variance = SparseGaussianProcess(*arguments).marginals()
         return (mean + jnp.sqrt(variance)).sum()
 
     with jax.enable_x64(dtype == jnp.float64):
-        for leaf in jax.grad(total, (0, 1, 2))(jnp.asarray(z, dtype), loc, tril):
-            assert leaf.dtype == dtype
-            assert np.isfinite(leaf).all()
-
-
-@pytest.mark.parametrize("j", range(5))
-def test_features_factor_the_gram_matrix(j):
-    phi, pivots = pivoted_cholesky(COVARIANCES[j], jnp.asarray(T), max_rank=7, tolerance=1e-12)
-    np.testing.assert_allclose(phi @ phi.T, reference.gram(COVARIANCES[j], T, T), atol=1e-9)
-    assert np.allclose(np.triu(phi[pivots], 1), 0)
-    if j in (1, 3):
-        assert phi.shape[1] == 2
-
-
-@pytest.mark.parametrize("block", [20, 7, 5])
-def test_pivots_from_blocks_of_inputs(block, monkeypatch):
-    """Candidates are few at first: what they leave over joins them until every input is within the tolerance."""
-    monkeypatch.setattr(alps_ppl.features, "BLOCK", block)
-    t = jnp.asarray(np.concatenate([np.linspace(0, 3, 30), [10.0, 10.1, 10.2]]))
-    for covariance in (alps.linear_periodic(7.0), kernels.ExpSquared(scale=2.0), kernels.DotProduct()):
-        phi = features([covariance], t, names="a", tolerance=1e-9)
-        np.testing.assert_allclose(phi.phi() @ phi.phi().T, reference.gram(covariance, t, t), atol=1e-7)
-        y = np.where(np.arange(33) % 4 == 0, np.nan, np.sin(np.asarray(t)))[:, None]
-        stats, observed = statistics(phi, jnp.asarray(y)), ~np.isnan(y[:, 0])
-        np.testing.assert_allclose(stats.gram[0], phi.phi()[observed].T @ phi.phi()[observed], atol=1e-9)
-        np.testing.assert_allclose(stats.projection[0], phi.phi()[observed].T @ y[observed, 0], atol=1e-9)
-
-
-def test_pivots_end_where_round_off_is_left(monkeypatch):
-    monkeypatch.setattr(alps_ppl.features, "BLOCK", 64)
-    t = jnp.asarray(np.sort(np.random.default_rng(0).uniform(0, 100, 200)))
-    phi = features([kernels.ExpSquared(scale=40.0)], t, names="a", tolerance=1e-15)
-    np.testing.assert_allclose(phi.phi() @ phi.phi().T, kernels.ExpSquared(scale=40.0)(t, t), atol=1e-6)
-
-
-def test_features_extend_to_new_inputs():
-    phi = features(COVARIANCES, jnp.asarray(T), names="abcde", tolerance=1e-12)
-    new = np.array([0.5, T[2], 9.0])
-    star, _, residual, _ = phi.extend(jnp.asarray(new))
-    for j, covariance in enumerate(COVARIANCES):
-        own = phi.owner == j
-        star_j = np.asarray(star)[:, own]
-        np.testing.assert_allclose(star_j @ phi.phi()[:, own].T, reference.gram(covariance, new, T), atol=1e-6)
-        total = (star_j**2).sum(1) + np.asarray(residual[j])
-        np.testing.assert_allclose(total, np.diag(reference.gram(covariance, new, new)), atol=1e-6)
-    assert abs(np.asarray(residual)[:, 1]).max() < 1e-9
-
-
-def test_weights_from_latents_and_back():
-    phi = features(COVARIANCES, jnp.asarray(T), names="abcde", tolerance=1e-12)
-    w = np.random.default_rng(4).normal(size=(3, phi.num_features))
-    x = np.stack([(phi.phi() * (phi.owner == j)) @ w.T for j in range(5)]).transpose(2, 0, 1)
-    np.testing.assert_allclose(phi.weights(jnp.asarray(x)), w, atol=1e-6)
-
-
-def test_duplicated_inputs_and_a_zero_column():
-    phi, _ = pivoted_cholesky(kernels.Matern32(scale=1.0), jnp.ones(4), max_rank=4, tolerance=1e-10)
-    np.testing.assert_allclose(phi, np.ones((4, 1)))
-    t = jnp.linspace(0, 4 * jnp.pi, 100)
-    smooth = 3.19 * kernels.ExpSquared(scale=1.47)
-    phi, _ = pivoted_cholesky(smooth, t, max_rank=100, tolerance=1e-10)
-    np.testing.assert_allclose(phi @ phi.T, smooth(t, t), atol=1e-8)
-    with pytest.raises(ValueError, match=r"latent 'wrong': expected its covariance to have finite variances"):
-        pivoted_cholesky(kernels.ExpSquared(scale=np.nan) * -1.0, t, max_rank=5, tolerance=1e-10, name="wrong")
-    nothing, _ = pivoted_cholesky(kernels.DotProduct(), jnp.zeros(5), max_rank=5, tolerance=1e-10)
-    assert nothing.shape == (5, 0)
+        loc, tril = np.ones((6, 8)), np.broadcast_to(np.eye(8), (6, 8, 8))
+        for name, (t, z) in cases.items():
+            arguments = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (tuple(covariances), t, z, loc, tril))
+            leaves = gradients(arguments)
+            assert abs(leaves[3]).max() > 0.1, name
+            for leaf in jax.tree.leaves(leaves):
+                assert leaf.dtype == dtype
+                assert np.isfinite(leaf).all(), name

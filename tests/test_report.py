@@ -11,12 +11,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
-from alps_ppl import report
-from alps_ppl.report import figures, sections
-from alps_ppl.report.results import read
+from alps_ppl.app import report
+from alps_ppl.app.report import figures, sections
+from alps_ppl.app.report.run_folder import RunFolder, read
 
 LATENTS, OUTPUTS = ["<b>daily</b>", "T=7a", "T=7b", "17 h (decoy)"], ["NA", 'u & "v"', "w"]
+# Everything on the page that a user wrote.
+TEXTS = {
+    "latents": LATENTS,
+    "outputs": OUTPUTS,
+    "units": ["°F", "<hPa>"],
+    "gap": "gap",
+    "file": "my_<series>.py",
+    "label": "hours <after>",
+    "key": "start",
+    "setting": "<dispersed>",
+    "version": "9.9.9",
+}
 VOID = {"meta", "br", "hr", "img", "path", "rect", "circle"}
 
 
@@ -48,16 +62,17 @@ class Page(HTMLParser):
             self.text += data
 
 
-def write_folder(folder, *, engines=("svi", "gibbs"), num_chains=2, num_draws=50, dates=True, columns=1, latents=True):
+def made_up(*, engines=("svi", "gibbs"), num_chains=2, num_draws=50, dates=True, columns=1, texts=TEXTS):
     """What a run writes, of made-up numbers: daily and one of T=7 on, a gap, a forecast, missing cells."""
     rng, num_times = np.random.default_rng(0), 40
-    folder.mkdir(parents=True, exist_ok=True)
-    coords = {"latent": LATENTS, "output": OUTPUTS, "time": np.arange(num_times - 8.0)}
+    latents, outputs = texts["latents"], texts["outputs"]
+    coords = {"latent": latents, "output": outputs, "time": np.arange(num_times - 8.0)}
     y = rng.normal(size=(num_times, 3))
     y[4:7, 0] = y[9, 1] = np.nan
     y[:, 2] = 3.0
     split = np.full(y.shape, "train", dtype=object)
-    split[-8:], split[10:14, 1] = "test", "gap"
+    split[-8:], split[10:14, 1] = "test", texts["gap"]
+    trees, frames = {}, []
     for engine in engines:
         shape = (num_chains if engine == "gibbs" else 1, num_draws)
         b = np.zeros((*shape, 4), int)
@@ -67,26 +82,22 @@ def write_folder(folder, *, engines=("svi", "gibbs"), num_chains=2, num_draws=50
         posterior = {
             "b": (("chain", "draw", "latent"), b),
             "H": (("chain", "draw", "output", "latent"), rng.normal(size=(*shape, 3, 4))),
+            "x": (("chain", "draw", "latent", "time"), rng.normal(size=(*shape, 4, num_times - 8))),
         }
-        if latents:
-            posterior["x"] = (("chain", "draw", "latent", "time"), rng.normal(size=(*shape, 4, num_times - 8)))
         stats = {"gate_prob": (("chain", "draw", "latent"), np.clip(b, 0.01, 0.99))}
         if engine == "gibbs":
             stats["lp"] = (("chain", "draw"), rng.normal(size=shape))
         constant = {"prior_inclusion_prob": ("latent", np.full(4, 0.5)), "covariance_group": ("latent", [0, 1, 1, 2])}
         constant |= {"prior_of_group": ("latent", [0.5, 0.75, 0.75, 0.5]), "gate": ("latent", np.arange(4))}
-        tree = xr.DataTree.from_dict(
+        trees[engine] = xr.DataTree.from_dict(
             {
                 "posterior": xr.Dataset(posterior, coords),
                 "sample_stats": xr.Dataset(stats),
-                "observed_data": xr.Dataset({"y": (("time", "output"), y[:-8])}, {"output": OUTPUTS}),
+                "observed_data": xr.Dataset({"y": (("time", "output"), y[:-8])}, {"output": outputs}),
                 "constant_data": xr.Dataset(constant),
             }
         )
-        tree.attrs["engine"] = engine
-        tree.to_netcdf(folder / f"posterior_{engine}.nc", engine="h5netcdf")
-    frames = []
-    for engine in engines:
+        trees[engine].attrs["engine"] = engine
         time = {f"input_{k}": rng.normal(size=num_times * 3) for k in range(columns)}
         if columns == 1:
             stamps = pd.date_range("2026-01-01", periods=num_times, freq="h")
@@ -94,23 +105,32 @@ def write_folder(folder, *, engines=("svi", "gibbs"), num_chains=2, num_draws=50
             time["input"] = np.repeat(np.arange(float(num_times)), 3)
         mean = rng.normal(size=num_times * 3)
         band = {"mean": mean, "sd": 1.0, "lower": mean - 1.6, "upper": mean + 1.6}
-        cells = {"output": np.tile(OUTPUTS, num_times), "engine": engine, "observed": y.ravel()}
+        cells = {"output": np.tile(outputs, num_times), "engine": engine, "observed": y.ravel()}
         frames.append(pd.DataFrame({"split": split.ravel(), **time, **cells, **band}))
-    pd.concat(frames).to_csv(folder / "predictions.csv", index=False)
     scores = pd.concat(frames).drop_duplicates(["engine", "split", "output"])[["engine", "split", "output"]]
-    units = scores.output.map({"NA": "°F", "w": "<hPa>"}).fillna("as in the file")
-    scores.assign(rmse=0.5, nlpd=np.nan, unit=units).to_csv(folder / "scores.csv", index=False)
+    units = scores.output.map(dict(zip(outputs[::2], texts["units"], strict=True))).fillna("as in the file")
     summary = {
         "seed": 7,
-        "model_file": "my_<series>.py",
-        "versions": {"numpyro": "9.9.9"},
-        "data": {"input_label": "hours <after>", "units": {}, "interval": 0.8},
-        "settings": {engine: {"num_steps": 12345, "start": "<dispersed>"} for engine in engines},
-        "scores": {"train": {"mean": {"rmse": 1.0, "nlpd": None}}},
+        "model_file": texts["file"],
+        "versions": {"numpyro": texts["version"]},
+        "data": {"input_label": texts["label"], "units": {}, "interval": 0.8},
+        "settings": {engine: {"num_steps": 12345, texts["key"]: texts["setting"]} for engine in engines},
+        "scores": {"train": {"mean": {"rmse": 1.0, "nlpd": None}}, texts["gap"]: {"mean": {"rmse": 1, "nlpd": None}}},
         "largest_differences": {"inclusion probability": 0.123},
     }
     summary |= {engine: {"seconds": 1.5, "elbo": -1234.5} for engine in engines}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    scores = scores.assign(rmse=0.5, nlpd=np.nan, unit=units)
+    return RunFolder(texts["file"].removesuffix(".py"), summary, pd.concat(frames), scores, trees)
+
+
+def write_folder(folder, **made):
+    run = made_up(**made)
+    folder.mkdir(parents=True, exist_ok=True)
+    for engine, tree in run.trees.items():
+        tree.to_netcdf(folder / f"posterior_{engine}.nc", engine="h5netcdf")
+    run.predictions.to_csv(folder / "predictions.csv", index=False)
+    run.scores.to_csv(folder / "scores.csv", index=False)
+    (folder / "summary.json").write_text(json.dumps(run.summary))
     return folder
 
 
@@ -169,6 +189,36 @@ def test_every_chart_has_a_description_and_a_colour_is_one_latents(page):
     assert by_latent["T=7a"] != by_latent["T=7b"]
 
 
+EVIL = [
+    "</style><script>x()</script>", '" onload="x()', "' onload='x()", "<!--", "]]>", "&lt;b&gt;", "&#60;b>",
+    "{{ 7 * 7 }}", "{% raw %}", "--c: red; }", "url(x)", "\x0c\x0b\r\n", "\u2028", "javascript:x()",
+]  # fmt: skip
+TEXT = (st.sampled_from(EVIL) | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)).filter(
+    lambda text: text.strip() not in ("", "train", "test")
+)
+NAMES = st.lists(TEXT, min_size=7, max_size=7, unique=True)
+
+
+@pytest.fixture(scope="module")
+def harmless():
+    texts = TEXTS | {"latents": list("abcd"), "outputs": list("uvw"), "key": "k"}
+    return Page(report.render(made_up(dates=False, texts=texts)))
+
+
+@given(NAMES, st.tuples(TEXT, TEXT), TEXT, TEXT, TEXT, TEXT, TEXT, TEXT)
+@settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+def test_any_text_is_only_text_of_the_page(harmless, names, units, gap, file, label, key, setting, version):
+    """The page has the tags and attributes of one of harmless names; of them only a description has user's text."""
+    texts = {"latents": names[:4], "outputs": names[4:], "units": list(units), "gap": gap, "file": file}
+    texts |= {"label": label, "key": key, "setting": setting, "version": version}
+    found = Page(report.render(made_up(dates=False, texts=texts)))
+    assert found.tags == harmless.tags
+    for one, other in zip(found.attributes, harmless.attributes, strict=True):
+        assert one == other or one[1] == other[1] == "aria-label"
+    for text in (*texts["latents"], *texts["outputs"], *units, gap, file, label, setting, version):
+        assert text in found.text
+
+
 @pytest.mark.parametrize(
     ("made", "expected", "absent"),
     [
@@ -177,22 +227,19 @@ def test_every_chart_has_a_description_and_a_colour_is_one_latents(page):
         ({"num_draws": 2}, "The run is too short to check.", "differ about <b>"),
         ({"dates": False}, "0 to 39", "2026"),
         ({"columns": 3}, "Observed against predicted", "forecast"),
-        ({"latents": False}, "there are no shares, processes and loadings to show", "The mixing matrix"),
     ],
 )
-def test_other_runs(tmp_path, made, expected, absent):
-    parsed = Page(report.write(write_folder(tmp_path, **made)).read_text())
+def test_other_runs(made, expected, absent):
+    parsed = Page(report.render(made_up(**made)))
     assert expected in parsed.text
     assert absent not in parsed.text
     assert not re.search(r"\bnan\b|None|Undefined", parsed.text)
 
 
-def test_an_older_folder_without_labels(tmp_path):
-    folder = write_folder(tmp_path, dates=False)
-    summary = json.loads((folder / "summary.json").read_text())
-    del summary["data"], summary["largest_differences"]
-    (folder / "summary.json").write_text(json.dumps(summary))
-    assert "90 % band by Gibbs" in Page(report.render(read(folder))).text
+def test_an_older_folder_without_labels():
+    run = made_up(dates=False)
+    del run.summary["data"], run.summary["largest_differences"]
+    assert "90 % band by Gibbs" in Page(report.render(run)).text
 
 
 def test_dates_that_read_like_numbers(tmp_path):
@@ -225,7 +272,7 @@ def test_open(call, tmp_path, monkeypatch):
     monkeypatch.setattr("click.launch", opened.append)
     folder = write_folder(tmp_path)
     assert call("report", folder, "--open")[0] == 0
-    assert opened == [str(folder / "report.html")]
+    assert opened == [str(folder.resolve() / "report.html")]
 
 
 def empty_tree(path):
@@ -252,7 +299,7 @@ def damage(name, text=None):
         (damage("summary.json", "{"), "summary.json: can't be read: JSONDecodeError"),
         (damage("summary.json", "{}"), "expected a run's summary, but it has no model_file, no versions, no"),
         (damage("summary.json", "[]"), "expected a run's summary, but it has no model_file, no versions, no"),
-        (lambda folder: empty_tree(folder / "posterior_svi.nc"), "the posteriors: trees['svi']: expected"),
+        (lambda folder: empty_tree(folder / "posterior_svi.nc"), "the posteriors: "),
         (damage("predictions.csv", "split,output,engine,observed,mean,lower,upper\ntrain,u,gibbs,1,x,0,1\n"),
          "expected the files of one whole run; some are damaged or of another run"),
         (damage("predictions.csv", ""), "predictions.csv: can't be read: EmptyDataError"),
@@ -268,35 +315,16 @@ def test_bad_folders(call, tmp_path, harm, message):
     assert not (folder / "report.html").exists()
 
 
-@pytest.mark.slow
-def test_a_run_and_its_report(call, tmp_path):
-    """End to end, with dates and several outputs, from a model file."""
-    (tmp_path / "two.py").write_text(
-        "import numpy as np, pandas as pd, alps_ppl as alps\n"
-        "def data():\n"
-        "    t = np.arange(40.0)\n"
-        "    noise = np.random.default_rng(0).normal(size=(40, 2))\n"
-        "    y = np.sin(2 * np.pi * t / 7)[:, None] * [1.0, -2.0] + 0.1 * noise\n"
-        "    dates = pd.date_range('2026-01-01', periods=40, freq='D')\n"
-        "    return alps.Data(dates, y, outputs=['u', 'v'], held_out={'test': t > 33}, units={'u': 'm'})\n"
-        "def model(data):\n"
-        "    latents = {'week': alps.linear_periodic(7.0), 'other': alps.linear_periodic(5.0)}\n"
-        "    return alps.ALPS(latents, data.outputs, noise_variance=0.05)\n"
-        "SVI = {}\n"
-        "GIBBS = {'num_warmup': 100, 'num_samples': 200, 'num_chains': 2}\n"
-    )
-    out = tmp_path / "out"
-    status, printed, error = call("run", tmp_path / "two.py", "--engine", "gibbs", "--out", out, "--no-progress")
-    assert status == 0, error
-    assert printed.splitlines()[-1] == f"Written to {out}; as a page: alps-ppl report {out}"
-    shares = pd.read_csv(out / "variance_shares.csv", keep_default_na=False)
-    assert list(shares.columns) == ["engine", "output", "part", "latent", "share", "lower", "upper"]
-    assert shares[shares.latent == "week"].share.between(0.9, 1.1).all()
+def test_a_run_and_its_report(call, finished_run):
+    """End to end, with dates, several outputs and two engines."""
+    out, _ = finished_run
     status, printed, _ = call("report", out)
     assert status == 0
-    text = Page(Path(printed.strip()).read_text()).text
-    assert "One of two candidate processes is in these data: week 1.00. The chains agree." in text
-    assert "2026-01-01 to 2026-02-09" in text
+    path = Path(printed.strip())
+    text = Page(path.read_text()).text
+    path.unlink()
+    assert "One of two candidate processes is in these data: T=7 1.00." in text
+    assert "2026-01-05 to 2026-02-09" in text
 
 
 CHROMIUM = next(

@@ -1,60 +1,58 @@
 """Priors changed after the fact, latents left out."""
 
 import itertools
+from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy.special import betaln
-from test_exact import COVARIANCES
-from test_gibbs import run
+from scipy.special import betaln, logit
+from tinygp import kernels
 
 import alps_ppl as alps
 
-NAMES = ["rough", "sine 2", "smooth"]
+COVARIANCES = {
+    "rough": kernels.Exp(scale=1.0),
+    "sine 2": alps.linear_periodic(2.0),
+    "smooth": kernels.ExpSquared(scale=1.5),
+}
 
 
-def fitted(key, **prior):
-    """A run on two outputs of weak evidence, H nearly held by a prior of its own, and its tree."""
+def fitted(**prior):
+    """A run on two outputs of weak evidence."""
     rng = np.random.default_rng(3)
     t = np.sort(rng.uniform(0, 6, 10))
     y = np.stack([np.sin(np.pi * t), 0.5 * np.cos(np.pi * t)], 1) + 0.7 * rng.normal(size=(10, 2))
-    model = alps.ALPS({name: COVARIANCES[name] for name in NAMES}, 2, noise_variance=0.5, **prior)
-    mcmc = run(model, t, y, key=key, num_samples=2_000, num_chains=8, blocks="few outputs")
-    return alps.to_datatree(mcmc, model, t, y)
+    lengths = {"num_warmup": 200, "num_samples": 2_000, "num_chains": 8, "moves": "marginal"}
+    model = alps.ALPS(COVARIANCES, 2, noise_variance=0.5, **prior)
+    return alps.fit_gibbs(model, t, y, rng_key=jax.random.key(11), progress_bar=False, **lengths)
 
 
 @pytest.fixture(scope="module")
-def module_key():
-    import jax
-
-    return jax.random.key(11)
+def at_half():
+    return fitted(inclusion_prob=0.5)
 
 
-@pytest.fixture(scope="module")
-def at_half(module_key):
-    return fitted(module_key, inclusion_prob=0.5)
-
-
-@pytest.mark.parametrize("prob", [0.2, 0.7])
-def test_reweighted_draws_are_another_runs(prob, at_half, module_key):
-    """A run with the other prior, within 5 Monte Carlo errors of both."""
-    moved = alps.inclusion_sensitivity(at_half, [prob]).set_index("latent")
-    again = alps.inclusion_table(fitted(module_key, inclusion_prob=prob)).set_index("latent")
-    assert moved.reliable.all()
-    for name in NAMES:
-        error = np.hypot(again.mcse[name], np.sqrt(0.25 / moved.ess[name]))
-        assert abs(moved.probability[name] - again.probability[name]) < 5 * error, name
-
-
-def test_from_a_learnt_prior(at_half, module_key):
-    """The Beta's draws at theta = 1/2 are the fixed prior's."""
-    tree = fitted(module_key, inclusion_prob=dist.Beta(1.0, 2.0))
-    moved = alps.inclusion_sensitivity(tree, [0.5]).set_index("latent")
-    table = alps.inclusion_table(at_half).set_index("latent")
-    for name in NAMES:
+def check_agree(moved, table):
+    """Within 5 Monte Carlo errors of both."""
+    for name in COVARIANCES:
         error = np.hypot(table.mcse[name], np.sqrt(0.25 / moved.ess[name]))
         assert abs(moved.probability[name] - table.probability[name]) < 5 * error, name
+
+
+@pytest.mark.parametrize("prob", [0.2, pytest.param(0.7, marks=pytest.mark.slow)])
+def test_reweighted_draws_are_another_runs(prob, at_half):
+    moved = alps.inclusion_sensitivity(at_half, [prob]).set_index("latent")
+    assert moved.reliable.all()
+    check_agree(moved, alps.inclusion_table(fitted(inclusion_prob=prob)).set_index("latent"))
+
+
+def test_from_a_learnt_prior(at_half):
+    """The Beta's draws at theta = 1/2 are the fixed prior's."""
+    moved = alps.inclusion_sensitivity(alps.to_datatree(fitted(inclusion_prob=dist.Beta(1.0, 2.0))), [0.5])
+    check_agree(moved.set_index("latent"), alps.inclusion_table(at_half).set_index("latent"))
 
 
 def toy_tree(gates, **constant):
@@ -100,35 +98,35 @@ def test_what_draws_cannot_know():
     assert not table.reliable[0.99, "L1"]
     assert table.reliable[0.01, "L1"]
     assert table.reliable[0.5].all()
-    with pytest.raises(ValueError, match=r"inclusion_probs: expected a number from 1e-06 to 0\.999999, got 1"):
-        alps.inclusion_sensitivity(toy_tree(gates), [1])
 
 
-def test_only_a_sampler_s_tree():
+def test_what_has_no_sensitivity(fits):
     """SVI's gates are apart by construction: weighting its draws says nothing of another posterior."""
-    gates = np.ones((1, 50, 2))
-    tree = toy_tree(gates)
-    tree.attrs["engine"] = "svi"
-    with pytest.raises(ValueError, match="tree: expected a Gibbs run's"):
-        alps.inclusion_sensitivity(tree)
-    with pytest.raises(TypeError, match="tree: expected one result of to_datatree, got dict"):
-        alps.inclusion_sensitivity({"gibbs": toy_tree(gates)})
-    with pytest.raises(ValueError, match="inclusion_probs: expected at least one probability"):
-        alps.inclusion_sensitivity(toy_tree(gates), [])
+    tree = toy_tree(np.ones((1, 50, 2)))
+    cases = [
+        ((fits["svi"],), ValueError, "tree: .*Gibbs"),
+        (({"gibbs": tree},), TypeError, "tree: .*got dict"),
+        ((tree, []), ValueError, "inclusion_probs: .*at least one"),
+        ((tree, [1]), ValueError, "inclusion_probs: .*1e-06 to"),
+    ]
+    for arguments, error, message in cases:
+        with pytest.raises(error, match=message):
+            alps.inclusion_sensitivity(*arguments)
 
 
-def test_prune_keeps_one_of_a_pair():
+def with_probabilities(fit, probabilities):
+    """An SVI fit whose gates have these probabilities."""
+    return replace(fit, params=fit.params | {"b_logits": jnp.asarray(logit(probabilities))})
+
+
+def test_prune_keeps_one_of_a_pair(fits):
     """The likelier of two equal latents that share the evidence; the rest by the threshold."""
-    covariances = {"L0": COVARIANCES["rough"], "L1": COVARIANCES["sine 2"], "L2": COVARIANCES["sine 2"]}
-    model = alps.ALPS(covariances | {"L3": COVARIANCES["slow"]}, ["u", "v"], noise_variance=0.1)
-    rng = np.random.default_rng(2)
-    first = rng.uniform(size=(2, 500)) < 0.6
-    gates = np.stack([np.zeros((2, 500)), ~first, first, np.ones((2, 500))], -1).astype(int)
-    tree = toy_tree(gates, covariance_group=np.array([0, 1, 1, 2]))
-    assert alps.prune(model, tree).latents == ("L2", "L3")
-    assert alps.prune(model, tree, threshold=0.3).latents == ("L1", "L2", "L3")
-    assert alps.prune(model, tree, threshold=0.7).latents == ("L2", "L3")
-    with pytest.raises(ValueError, match=r"tree: expected the latents of the model, \['L3'\]"):
-        alps.prune(model.subset(["L3"]), tree)
-    with pytest.raises(ValueError, match=r"threshold: no latent reaches 0.5; the largest probability is 0.000"):
-        alps.prune(model, toy_tree(np.zeros_like(gates)))
+    fit = with_probabilities(fits["svi"], [0.45, 0.1, 0.49, 0.9])  # the pair: 1 - .55 * .51 = .72
+    assert alps.prune(fit).latents == ("T=7 again", "smooth")
+    assert alps.prune(fit, threshold=0.4).latents == ("T=7", "T=7 again", "smooth")
+    assert alps.prune(fit, threshold=0.75).latents == ("smooth",)
+    assert "T=5" not in alps.prune(fits["gibbs"]).latents
+    with pytest.raises(ValueError, match=r"threshold: no latent .* 0.900"):
+        alps.prune(fit, threshold=0.95)
+    with pytest.raises(TypeError, match=r"fit: .*got DataTree"):
+        alps.prune(toy_tree(np.ones((1, 4, 2))))

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from alps_ppl.report.verdict import listed, status, verdict
+from alps_ppl.app.report.verdict import listed, status, verdict
 
 
 def table(engines, *, r_hat=1.0, prior=0.5, groups=()):

@@ -1,0 +1,323 @@
+"""The commands: their options and errors. What they do is in the modules beside, imported when a command runs."""
+
+import ast
+import io
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from alps_ppl.app.errors import BadInput, Interrupted
+
+if TYPE_CHECKING:
+    from alps_ppl.app.problem import Problem
+
+ENGINES = ("svi", "gibbs")
+Settings = dict[str, dict[str, Any]]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="alps-ppl")
+def cli():
+    """Which of these processes are really behind my series? GP-ALPS by SVI and by Gibbs sampling."""
+
+
+@cli.command(
+    epilog="Example: alps-ppl run models/square_wave.py --out results/square_wave --set SVI.num_steps=2000 "
+    "--set GIBBS.num_samples=200"
+)
+@click.argument("model_file", type=click.Path(path_type=Path))
+@click.option(
+    "--engine", default="svi,gibbs", show_default=True, help="svi, gibbs or both; the report keeps their order."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the results; made if missing.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="DICT.KEY=VALUE",
+    help="Change one setting of the model file; DICT is SVI or GIBBS. May be given several times.",
+)
+@click.option("--progress/--no-progress", default=True, help="Progress bars on stderr.")
+@click.option(
+    "--prune",
+    "prune_below",
+    type=click.FloatRange(0, 1),
+    metavar="PROBABILITY",
+    help="Also fit, into --out/pruned, a model without the latents below this probability, and say what was lost.",
+)
+@click.option("--fresh", is_flag=True, help="Start anew, whatever a killed run left in --out/checkpoints.")
+@click.option(
+    "--checkpoint-seconds",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="How often a fit leaves its state in --out/checkpoints, from where the same command goes on if it is killed.",
+)
+def run(model_file: Path, **options: Any):
+    """Fit a model file, print its inclusion table and write the results to --out.
+
+    A model file defines data(), which returns an alps.Data; model(data), which returns an alps.ALPS;
+    and the dicts SVI and GIBBS, the arguments of alps.fit_svi and alps.fit_gibbs. It may define baselines(data).
+    """
+
+    def load(settings: Settings) -> "tuple[Problem, list[str]]":
+        from alps_ppl.app.model_file import load_model_file
+
+        return load_model_file(model_file, settings), []
+
+    _run(load, {}, **options)
+
+
+@cli.command(epilog="Example: alps-ppl predict results/square_wave --at times.csv --out forecast.csv")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--at", "times", required=True, type=click.Path(path_type=Path), help="A CSV file with a column of times."
+)
+@click.option("--engine", type=click.Choice(ENGINES), help="Default: gibbs if DIR has it, else svi.")
+@click.option("--interval", type=float, default=0.9, show_default=True, help="The probability of lower to upper.")
+@click.option("--out", type=click.Path(path_type=Path), help="The CSV file to write. Default: standard output.")
+def predict(folder: Path, times: Path, engine: str | None, interval: float, out: Path | None):
+    """Predict every output at new times from the results in DIR, without the data.
+
+    The times are dates or numbers as in the data that were fitted, in a column of the same name or the only one.
+    Written are mean, sd and the interval of each output, in the data's units.
+    """
+    import numpyro
+
+    named = [engine] if engine else ["gibbs", "svi"]
+    paths = [folder / f"posterior_{name}.nc" for name in named if (folder / f"posterior_{name}.nc").is_file()]
+    if not paths:
+        raise BadInput(f"DIR: expected results of alps-ppl run, with posterior_{named[0]}.nc, got {str(folder)!r}")
+    try:
+        from alps_ppl.tables.reading import read_cells
+
+        table = read_cells(times)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--at: expected a CSV file with a column of times, got {str(times)!r}: {error}") from None
+    if len(table) == 0:
+        raise BadInput(f"--at: expected at least one time, got {str(times)!r} without rows below its header")
+    try:
+        from alps_ppl.app.at_times import predict_table
+        from alps_ppl.results.files import precision
+
+        numpyro.enable_x64(precision(paths[0]) == 64)
+        frame = predict_table(paths[0], table, interval=interval)
+    except (ValueError, TypeError) as error:
+        raise BadInput(str(error)) from error
+    try:
+        frame.to_csv(out or sys.stdout, index=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # who reads it has seen enough; click ends quietly
+    except OSError as error:
+        raise BadInput(f"--out: can't write {str(out)!r}: {error.strerror or error}") from None
+
+
+@cli.command(
+    epilog="Example: alps-ppl fit weather.csv --time date --latent 'daily = linear_periodic(24h)' "
+    "--latent 'slow = matern12(4d)' --latent 'rough = matern12(12h)' --decoys 2 --out results/weather"
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--time", help="The column of times: numbers or ISO 8601 dates.")
+@click.option("--outputs", metavar="A,B,...", help="Columns to explain; left out, all columns of numbers.")
+@click.option(
+    "--latent",
+    "latents",
+    multiple=True,
+    metavar="NAME = COVARIANCE",
+    help="A process to look for, e.g. 'slow = matern12(4d)'; or auto, which proposes some. Give one or more.",
+)
+@click.option(
+    "--learn",
+    multiple=True,
+    metavar="NAME.PARAMETER = LOW..HIGH",
+    help="A parameter that SVI learns within bounds, e.g. 'daily.scale = 20h..28h' (a period is a scale, too).",
+)
+@click.option("--decoys", type=click.IntRange(min=0), default=0, help="Cycles nobody suspects, added as a check.")
+@click.option("--forecast", metavar="DURATION", help="How far ahead of the file's end to predict, e.g. 2d.")
+@click.option("--hold-out", metavar="DURATION", help="How much of the file's end to hold out as a test: 2d, or 10%.")
+@click.option("--expected-active", type=float, help="How many processes are on, a priori; default half of them.")
+@click.option("--noise", default="learnt", show_default=True, help="learnt, or a variance in squared training sds.")
+@click.option("--time-unit", help="The unit of times that are plain numbers: hours, days, years, ...")
+@click.option("--separator", help="Between columns; default: found from the header.")
+@click.option("--decimal", help="The decimal sign; default: found from the cells.")
+@click.option("--encoding", help="The file's encoding; default: UTF-8.")
+@click.option("--save-model-file", type=click.Path(path_type=Path), help="Also write the model file that runs here.")
+@click.option("--engine", default="svi,gibbs", show_default=True, help="As in run.")
+@click.option("--seed", type=int, default=0, show_default=True, help="As in run.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="As in run; model.py is there too.")
+@click.option("--set", "settings", multiple=True, metavar="DICT.KEY=VALUE", help="As in run.")
+@click.option("--prune", "prune_below", type=click.FloatRange(0, 1), metavar="PROBABILITY", help="As in run.")
+@click.option("--fresh", is_flag=True, help="As in run.")
+@click.option("--checkpoint-seconds", type=click.FloatRange(min=0), default=30.0, help="As in run.")
+@click.option("--progress/--no-progress", default=True, help="As in run.")
+def fit(
+    file: Path,
+    latents: tuple[str, ...],
+    learn: tuple[str, ...],
+    outputs: str | None,
+    decoys: int,
+    save_model_file: Path | None,
+    engine: str,
+    seed: int,
+    out: Path,
+    settings: tuple[str, ...],
+    prune_below: float | None,
+    fresh: bool,
+    checkpoint_seconds: float,
+    progress: bool,
+    **reading: Any,
+):
+    """Fit a CSV or Parquet file of series: write a model file for it, and run that.
+
+    Covariances are sums and products of linear_periodic(period), periodic(period, lengthscale=1), rbf(lengthscale),
+    matern12, matern32, matern52, rational_quadratic(lengthscale, alpha=1), linear() and constant(variance), with
+    numbers as scale factors. Times are durations (30s, 10min, 24h, 4d, 2w, 1mo, 10y) or numbers in the file's own unit.
+    """
+    if learn and "svi" not in _engines(engine):
+        raise BadInput(f"--learn: only SVI learns parameters; expected --engine svi,gibbs or svi, got {engine!r}")
+    if save_model_file is not None and save_model_file.suffix != ".py":
+        raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(save_model_file)!r}")
+    elsewhere = {} if save_model_file is None else {"--save-model-file": save_model_file}
+    columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
+
+    def make(settings: Settings) -> "tuple[Problem, list[str]]":
+        from alps_ppl.app.compose import compose
+
+        options: dict[str, Any] = {
+            "latents": latents,
+            "learn": learn,
+            "outputs": columns,
+            "num_decoys": decoys,
+            "settings": settings,
+        }
+        try:
+            return compose(file, name=(save_model_file or Path("model.py")).name, **options, **reading)
+        except OSError as error:
+            wanted = f"FILE: expected a CSV or Parquet file, got {str(file)!r}"
+            raise BadInput(f"{wanted}: {error.strerror or error}") from None
+        except (ValueError, TypeError) as error:
+            # Of an error in a covariance the first line; the others point at its place, under the text.
+            raise BadInput(str(error).partition("\n")[0]) from None
+
+    _run(
+        make,
+        elsewhere | {"--out": out / "model.py"},
+        engine=engine,
+        seed=seed,
+        out=out,
+        settings=settings,
+        progress=progress,
+        prune_below=prune_below,
+        fresh=fresh,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+
+
+@cli.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--open/--no-open", "show", default=False, help="Open the page in the browser.")
+def report(folder: Path, show: bool):
+    """Write DIR/report.html: what a run found, in words and figures, as one page that needs nothing else.
+
+    DIR is a folder that alps-ppl run wrote with --out.
+    """
+    from alps_ppl.app.report import write
+
+    path = write(folder)
+    click.echo(path)
+    if show:
+        click.launch(str(path.resolve()))  # absolute: a browser takes a name with a dash for an option
+
+
+def _run(
+    make: "Callable[[Settings], tuple[Problem, list[str]]]",
+    model_files: dict[str, Path],
+    *,
+    engine: str,
+    settings: tuple[str, ...],
+    out: Path,
+    **options: Any,
+) -> None:
+    """Make a problem and what to say of it, check it, and only then write: its ``model_files`` by option, and the run.
+
+    ``options`` are those of ``command.run``.
+    """
+    engines, changed = _engines(engine), overrides(settings)
+    start = time.time()
+    try:
+        # 64-bit is the command line's choice, before any array is built.
+        import numpyro
+
+        numpyro.enable_x64()
+        from alps_ppl.app import command
+
+        problem, notes = make(changed)
+        command.check(problem, engines)
+        _prepare(out, problem, model_files)
+        for note in notes:
+            click.echo(note)
+        command.run(problem, engines=engines, out=out, **options)
+    except KeyboardInterrupt:
+        written = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stat().st_mtime >= start]
+        names = [str(path.relative_to(out)) for path in written if path.parent.name != "checkpoints"]
+        on = "; the same command goes on from its checkpoints" if any((out / "checkpoints").glob("*.npz")) else ""
+        raise Interrupted(f"interrupted; written to {out} so far: {', '.join(names) or 'nothing'}{on}") from None
+
+
+def _prepare(out: Path, problem: "Problem", model_files: dict[str, Path]) -> None:
+    from alps_ppl.app.model_file import write_model_file
+
+    for option, path in model_files.items():  # nothing in --out where a copy elsewhere fails
+        try:
+            write_model_file(path, problem.source)
+        except OSError as error:
+            raise BadInput(f"{option}: can't write {str(path)!r}: {error.strerror or error}") from None
+    try:
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out: can't make the folder {str(out)!r}: {error.strerror}") from None
+
+
+def _engines(text: str) -> list[str]:
+    engines = [name.strip() for name in text.split(",")]
+    if not set(engines) <= set(ENGINES) or len(set(engines)) < len(engines):
+        raise BadInput(f"--engine: expected svi, gibbs or svi,gibbs, got {text!r}")
+    return engines
+
+
+def overrides(settings: tuple[str, ...]) -> Settings:
+    """What ``--set DICT.KEY=VALUE`` changes of SVI and GIBBS."""
+    changed: Settings = {"SVI": {}, "GIBBS": {}}
+    for setting in settings:
+        target, equals, text = setting.partition("=")
+        which, dot, key = target.strip().partition(".")
+        if not (equals and dot and key and which in ("SVI", "GIBBS")):
+            raise BadInput(f"--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got {setting!r}")
+        try:
+            value: Any = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError):
+            value = text.strip()
+        changed[which][key] = value
+    return changed
+
+
+def main() -> None:
+    """The entry point: bad input ends with one plain line and status 2, an interrupt with one and 130."""
+    for stream in (sys.stdout, sys.stderr):  # a file's name may be of bytes that aren't text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        click.echo(f"alps-ppl: {' '.join(error.format_message().split())}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""``alps-ppl fit``: a problem for a table and a list of processes, with the model file that says the same."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpyro.distributions as dist
+import pandas as pd
+
+from alps_ppl.app.problem import Problem
+from alps_ppl.app.source import model_file
+from alps_ppl.model.alps import ALPS
+from alps_ppl.tables.data import Data
+from alps_ppl.tables.durations import duration, unit_name
+from alps_ppl.tables.grammar import Parsed, parse
+from alps_ppl.tables.proposals import Proposal, decoys, propose
+from alps_ppl.tables.reading import read_table
+from alps_ppl.tables.splitting import split_table
+
+# A learnt noise variance's prior mean, in variances of an output, and what share of an output's cells it counts as. One
+# that counts less lets the noise fall to nothing, and chains then follow other outputs exactly, each its own.
+NOISE_MEAN = 0.1
+NOISE_SHARE = 0.1
+FEWEST_INDUCING, MOST_INDUCING, MOST_INDUCING_OF_FEW_ROWS = 15, 40, 60
+BATCH = 256
+# Rows up to which the sampler's longest and long chains, and SVI's longer ones, stay within two minutes.
+FEW, LONG = 500, 1_500
+
+
+class Latent(NamedTuple):
+    """A named process, the text it was given as, why it is there, and what the text means."""
+
+    name: str
+    text: str
+    why: str
+    parsed: Parsed
+
+
+def compose(
+    file: Path,
+    *,
+    latents: Sequence[str],
+    name: str = "model.py",
+    time: str | None = None,
+    outputs: Sequence[str] | None = None,
+    time_unit: str | None = None,
+    separator: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    hold_out: str | None = None,
+    forecast: str | None = None,
+    num_decoys: int = 0,
+    learn: Sequence[str] = (),
+    expected_active: float | None = None,
+    noise: str = "learnt",
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[Problem, list[str]]:
+    """The problem, and what to tell the user, a line each: columns left out, processes proposed.
+
+    Nothing is executed: the model is made of the parsed covariances, and ``problem.source`` is a file for the user.
+
+    ``latents`` are "NAME = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH". ``settings`` has what to
+    change of "SVI" and "GIBBS", ``name`` is the model file's. The others are options of ``alps-ppl fit``, None where
+    they weren't given. Raises a ValueError or TypeError for input that can't be right, an OSError for a file that
+    can't be read.
+    """
+    given = {"time": time, "separator": separator, "decimal": decimal, "encoding": encoding}
+    reading: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    table = read_table(file, outputs=outputs, **reading)
+    if len(table) < 2:
+        raise ValueError(f"{file.name}: expected a table of at least two rows, got one; no process shows in it")
+    reading = {"time": str(table.index.name)} | reading
+    given = {"hold_out": hold_out, "forecast": forecast, "time_unit": time_unit}
+    splitting = {name: value for name, value in given.items() if value is not None}
+    data = split_table(table, **splitting)
+    unit = _unit(data, time_unit)
+    named, twice = _latents(latents, data, unit, num_decoys)
+    arguments = _prior(expected_active, len(named)) | _bounds(learn, named, unit)
+    variance = noise_prior(data) if noise == "learnt" else _variance(noise)
+    model = ALPS(
+        {latent.name: latent.parsed.covariance for latent in named},
+        data.outputs,
+        noise_variance=dist.InverseGamma(*variance) if isinstance(variance, tuple) else variance,
+        **arguments,
+    )
+    changed = dict(settings or {})
+    svi = svi_settings(data, [latent.parsed for latent in named]) | dict(changed.get("SVI", {}))
+    gibbs = gibbs_settings(data) | dict(changed.get("GIBBS", {}))
+    source = model_file(
+        file.resolve(),
+        list(table.columns),
+        reading=reading,
+        splitting=splitting,
+        unit=unit_name(unit),
+        latents=[(latent.name, latent.parsed.source, _remark(latent)) for latent in named],
+        arguments=arguments,
+        noise=variance,
+        svi=svi,
+        gibbs=gibbs,
+    )
+    return Problem(name, data, model, svi, gibbs, source=source), _notes(table, data, named, twice)
+
+
+def noise_prior(data: Data) -> tuple[float, float]:
+    """Concentration and rate of an inverse gamma of mean .1 that weighs as much as a tenth of an output's cells.
+
+    Of those there are n on average. With rss the residuals' sum of squares, the noise variance is
+    InverseGamma(concentration + n / 2, rate + rss / 2).
+    """
+    num_observed = float((~np.isnan(data.train_y)).sum(0).mean())
+    concentration = round(2 + NOISE_SHARE * num_observed / 2, 1)
+    return concentration, float(f"{NOISE_MEAN * (concentration - 1):.3g}")
+
+
+def svi_settings(data: Data, covariances: Sequence[Parsed]) -> dict:
+    """Inducing inputs by the shortest lengthscale, up to 40 (60 for few rows); minibatches where rows are many."""
+    t = data.train_inputs
+    shortest = min((scale for parsed in covariances for scale in parsed.lengthscales), default=math.inf)
+    most = min(MOST_INDUCING_OF_FEW_ROWS if len(t) <= BATCH else MOST_INDUCING, len(t))
+    inducing = min(max(math.ceil(3 * np.ptp(t) / shortest), FEWEST_INDUCING), most)
+    if len(t) > LONG:
+        return {"num_inducing": inducing, "num_steps": 3_000, "batch_size": BATCH // 2}
+    return {"num_inducing": inducing, "num_steps": 4_000} | ({"batch_size": BATCH} if len(t) > 2 * BATCH else {})
+
+
+def gibbs_settings(data: Data) -> dict:
+    """Four chains, shorter ones where there are many times."""
+    n = len(data.train_inputs)
+    warmup, samples = (500, 1_000) if n <= FEW else (300, 500) if n <= LONG else (150, 150)
+    return {"num_warmup": warmup, "num_samples": samples, "num_chains": 4}
+
+
+def _unit(data: Data, time_unit: str | None) -> str | None:
+    if data.input_unit and time_unit and unit_name(time_unit) != unit_name(data.input_unit):
+        raise ValueError(f"time-unit: the times are dates, read as {data.input_unit}; leave it out")
+    return data.input_unit or time_unit
+
+
+def _latents(
+    texts: Sequence[str], data: Data, unit: str | None, num_decoys: int
+) -> tuple[list[Latent], list[tuple[Latent, str]]]:
+    """The processes; and those that were proposed but are given, too, with the names they are given under."""
+    wanted: list[Proposal] = []
+    for text in texts:
+        wanted += propose(data.train_inputs, data.train_y, unit) if text.strip() == "auto" else [_given(text)]
+    if not wanted:
+        raise ValueError(
+            "latent: expected at least one, e.g. --latent 'daily = linear_periodic(24h)', or --latent auto"
+        )
+    named = [_latent(proposal, data, unit) for proposal in wanted]
+    given = {latent.parsed.source: latent.name for latent in named if not latent.why}
+    twice = [(latent, given[latent.parsed.source]) for latent in named if latent.why and latent.parsed.source in given]
+    named = [latent for latent in named if not (latent.why and latent.parsed.source in given)]
+    if num_decoys:
+        periods = [period for latent in named for period in latent.parsed.periods]
+        chosen = decoys(num_decoys, periods, data.train_inputs, unit)
+        named += [_latent(proposal, data, unit) for proposal in chosen]
+    names = [latent.name for latent in named]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"latent: expected names that differ, got {', '.join(repeated)} more than once")
+    return named, twice
+
+
+def _given(text: str) -> Proposal:
+    name, equals, covariance = (part.strip() for part in text.partition("="))
+    if not (equals and name and covariance):
+        raise ValueError(
+            f"latent: expected NAME = COVARIANCE, e.g. daily = linear_periodic(24h), or auto, got {text!r}"
+        )
+    return Proposal(name, covariance, "")
+
+
+def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
+    try:
+        parsed = parse(proposal.text, unit=unit, inputs=data.train_inputs)
+    except ValueError as error:
+        raise ValueError(f"latent {proposal.name!r}: {error}") from None
+    return Latent(*proposal, parsed)
+
+
+def _prior(expected_active: float | None, num_latents: int) -> dict[str, Any]:
+    if expected_active is None:
+        return {"inclusion_prob": 0.5}
+    if not 0 <= expected_active <= num_latents:
+        raise ValueError(
+            f"expected-active: expected a number from 0 to the number of processes, {num_latents}, "
+            f"got {expected_active}"
+        )
+    return {"expected_active": expected_active}
+
+
+def _variance(noise: str) -> float:
+    try:
+        value = float(noise)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(
+            f"noise: expected 'learnt', or a positive variance in squared training sds of an output, got {noise!r}"
+        )
+    return value
+
+
+def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -> dict[str, dict]:
+    """``covariance_bounds`` from texts such as "daily.scale = 20h..28h"; nothing without any."""
+    names = [latent.name for latent in latents]
+    bounds: dict[str, dict[str, tuple[float, float]]] = {}
+    for text in learn:
+        place, _, limits = text.partition("=")
+        # A name may have dots, too.
+        name = max((name for name in names if place.strip().startswith(f"{name}.")), key=len, default="")
+        low, dots, high = limits.partition("..")
+        try:
+            if name and limits and not dots:
+                raise ValueError(f"'..' is missing between the bounds; expected e.g. 20h..28h, got {limits.strip()!r}")
+            if not (name and dots):
+                raise ValueError(f"expected NAME.PARAMETER = LOW..HIGH with a name of {', '.join(names)}")
+            path = place.strip().removeprefix(f"{name}.")
+            bounds.setdefault(name, {})[path] = (duration(low, unit), duration(high, unit))
+        except ValueError as error:
+            raise ValueError(f"learn {text!r}: {error}") from None
+    return {"covariance_bounds": bounds} if bounds else {}
+
+
+def _notes(table: pd.DataFrame, data: Data, named: list[Latent], twice: list[tuple[Latent, str]]) -> list[str]:
+    notes = [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
+    flat = [name for i, name in enumerate(data.outputs) if len(set(data.y[data.train[:, i], i])) < 2]
+    notes += [f"Column {name!r} has no two different values to fit: it says nothing on the processes." for name in flat]
+    notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]
+    notes += [f"Process {latent.name!r}, {latent.text}, is left out: {name!r} is the same." for latent, name in twice]
+    return notes
+
+
+def _remark(latent: Latent) -> str:
+    return f"{latent.text}: {latent.why}" if latent.why else latent.text

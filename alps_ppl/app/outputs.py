@@ -1,0 +1,100 @@
+"""What a run writes to ``--out`` besides the posteriors: tables, ``summary.json`` and figures."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from alps_ppl.app import figures, scores
+from alps_ppl.app.run import Fitted, Outcome, versions
+from alps_ppl.results.engines import compare_engines, largest_differences
+from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
+from alps_ppl.results.shares import variance_shares
+from alps_ppl.tables.data import Data
+
+TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv")
+FILES = (*TABLES, "summary.json", "posterior_svi.nc", "posterior_gibbs.nc", "report.html")
+
+
+def clear(out: Path) -> None:
+    """Remove what an earlier run wrote into the folder: what is there must be of one run."""
+    for name in (*FILES, *(f"figures/{figure}.png" for figure in figures.NAMES)):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "pruned", ignore_errors=True)
+
+
+def write(outcome: Outcome, cells: pd.DataFrame, out: Path) -> dict[str, Any]:
+    """Write the tables, ``summary.json`` and the figures of an outcome; returns the summary.
+
+    ``cells`` are the scores of every observed cell, the baselines' too. ``out`` has a folder ``figures``.
+    """
+    data, predictions = outcome.problem.data, outcome.predictions
+    outcome.table[["latent", "engine", "probability", "mcse", "prior"]].to_csv(out / "inclusion.csv", index=False)
+    frames = [prediction_frame(data, engine, prediction) for engine, prediction in predictions.items()]
+    pd.concat(frames).to_csv(out / "predictions.csv", index=False)
+    scores.by_output(data, cells).to_csv(out / "scores.csv", index=False)
+    variance_shares(outcome.trees).to_csv(out / "variance_shares.csv", index=False)
+    summary, comparison = _summary(outcome, cells), None
+    if len(outcome.fitted) == 2:
+        comparison = compare_engines(outcome.trees, predictions)
+        comparison.to_csv(out / "comparison.csv", index=False)
+        summary["largest_differences"] = largest_differences(comparison)
+    (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2, default=str) + "\n")
+    figures.draw(outcome, comparison, out / "figures")
+    return summary
+
+
+def prediction_frame(data: Data, engine: str, prediction: xr.Dataset) -> pd.DataFrame:
+    """A row per cell, in the file's units, of ``predict``'s result for standardised outputs at all of the inputs."""
+    times = {} if data.dates is None else columns("date", data.dates, len(data.outputs))
+    times |= columns("input", data.inputs, len(data.outputs))
+    cells = {"output": np.tile(data.outputs, len(data.y)), "engine": engine, "observed": data.y.ravel()}
+    return pd.DataFrame({"split": data.split.ravel(), **times, **cells, **moments(data.to_units(prediction))})
+
+
+def columns(name: str, values: Any, num_outputs: int) -> dict[str, np.ndarray]:
+    """``values`` (time,) or (time, column) by the names of their columns, each repeated for every output."""
+    by_column = np.asarray(values).reshape(len(values), -1).T
+    names = [name] if len(by_column) == 1 else [f"{name}_{k}" for k in range(len(by_column))]
+    return {key: np.repeat(column, num_outputs) for key, column in zip(names, by_column, strict=True)}
+
+
+def moments(prediction: xr.Dataset) -> dict[str, np.ndarray]:
+    """Mean, sd and band of each cell, row by row."""
+    return {name: prediction[name].to_numpy().ravel() for name in ("mean", "sd", "lower", "upper")}
+
+
+def _summary(outcome: Outcome, cells: pd.DataFrame) -> dict[str, Any]:
+    problem, data = outcome.problem, outcome.problem.data
+    by_split = scores.by_split(data, cells)
+    interval = next(iter(outcome.predictions.values())).attrs["interval"]
+    summary: dict[str, Any] = {"seed": outcome.seed, "model_file": problem.name, "versions": versions()}
+    summary["data"] = {"input_label": data.input_label, "units": data.units, "interval": interval}
+    summary["settings"] = {engine: problem.settings(engine) for engine in outcome.fitted}
+    for engine, fitted in outcome.fitted.items():
+        summary[engine] = {"seconds": round(fitted.seconds, 2)}
+        summary[engine] |= {"learnt": outcome.learnt} if engine == "svi" and outcome.learnt else {}
+        summary[engine] |= _diagnostics(engine, fitted, outcome.table)
+        summary[engine] |= by_split.get("test", {}).get(engine, {"rmse": None, "nlpd": None})
+    summary["scores_unit"] = "rmse: training sds of each output; nlpd: nats per cell, outputs in training sds"
+    return summary | {"scores": by_split}
+
+
+def _diagnostics(engine: str, fitted: Fitted, table: pd.DataFrame) -> dict[str, float]:
+    if engine == "svi":
+        return {"elbo": fitted.fit.elbo}
+    max_rhat, min_ess = worst_convergence(table, engine)
+    if fitted.tree["posterior"].sizes["chain"] == 1:  # nothing to compare it with
+        return {"max_rhat": np.nan, "min_ess": min_ess, "lp_rhat": np.nan}
+    return {"max_rhat": max_rhat, "min_ess": min_ess, "lp_rhat": log_joint_r_hat(fitted.tree)}
+
+
+def _plain(value: Any) -> Any:
+    """NaN has no place in JSON: null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not np.isfinite(value) else value

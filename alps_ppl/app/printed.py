@@ -1,0 +1,82 @@
+"""What a run prints: the inclusion table, the scores, and how far to believe them."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from alps_ppl.app.run import Outcome
+from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors
+
+
+def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
+    """Print what was found, with the ``summary`` that ``outputs.write`` returned, and where it was written."""
+    engines = list(outcome.fitted)
+    wide = _wide(outcome.table, engines)
+    click.echo("\nWhich processes are there? The probability that each gate is on:")
+    click.echo(_text(wide))
+    if "gibbs" in engines:
+        click.echo("mcse (Monte Carlo standard error), r_hat and ess (effective draws) are the Gibbs sampler's.")
+    if wide.get("ess", wide.prior).isna().any():
+        click.echo("-: a gate that has the same value in every draw has no ess; with one chain none has an r_hat.")
+    if "gibbs" in engines:
+        click.echo(f"\nThe most probable combinations (Gibbs): {_combinations(outcome.trees['gibbs'])}.")
+    click.echo("\nScores, the lower the better: rmse in training sds of each output; nlpd is minus the log predictive")
+    click.echo("density per cell of outputs in training sds. In the file's units, per output: scores.csv.")
+    rows = {(split, name): row for split, by_name in summary["scores"].items() for name, row in by_name.items()}
+    click.echo(_text(pd.DataFrame(rows).T.dropna(how="all")))  # a forecast has no observed cell to score
+    click.echo("\n" + ", ".join(f"{engine}: {summary[engine]['seconds']:.1f} s" for engine in engines))
+    if "gibbs" in engines:
+        _warn(summary["gibbs"]["max_rhat"], summary["gibbs"]["lp_rhat"])
+    click.echo(f"Written to {out}; as a page: {shlex.join(['alps-ppl', 'report', str(out)])}")
+
+
+def lost(table: pd.DataFrame) -> None:
+    """Print what a smaller model lost."""
+    for row in table.itertuples():
+        click.echo(
+            f"{row.engine}, split {row.split!r}: {row.lost:.4f} nats of log predictive density lost per cell "
+            f"(standard error over cells {row.se:.4f}, the sampler's own error not counted)"
+        )
+
+
+def _wide(table: pd.DataFrame, engines: list[str]) -> pd.DataFrame:
+    """A row per latent: the prior, each engine's probability, and the sampler's diagnostics."""
+    latents = list(dict.fromkeys(table.latent))
+    wide = table.pivot(index="latent", columns="engine", values="probability").loc[latents, engines]
+    wide.insert(0, "prior", table.drop_duplicates("latent").set_index("latent").prior)
+    if "gibbs" in engines:
+        wide = wide.join(table[table.engine == "gibbs"].set_index("latent")[["mcse", "r_hat", "ess"]])
+    return wide.rename_axis(index=None, columns=None)
+
+
+def _text(table: pd.DataFrame) -> str:
+    return table.to_string(float_format="{:.3f}".format, formatters={"ess": "{:.0f}".format}, na_rep="-")
+
+
+def _combinations(tree: xr.DataTree) -> str:
+    """The three most probable gate vectors, in words."""
+    vectors = gate_vectors(tree, top=3)
+    latents = vectors.columns[:-2]
+    names = [" + ".join(latents[row == 1]) or "none of them" for row in vectors[latents].to_numpy()]
+    return "; ".join(f"{name} ({p:.3f})" for name, p in zip(names, vectors.probability, strict=True))
+
+
+def _warn(max_rhat: float, lp_rhat: float) -> None:
+    if np.isnan(max_rhat):
+        click.echo("One chain can't tell whether it has converged; set GIBBS.num_chains to 2 or more.")
+    if max_rhat > LARGEST_GATE_R_HAT:
+        click.echo(
+            f"The chains disagree: the largest R-hat of a gate is {max_rhat:.3f}, above {LARGEST_GATE_R_HAT}. Don't "
+            "trust the Gibbs probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples."
+        )
+    if lp_rhat > LARGEST_LOG_JOINT_R_HAT:
+        click.echo(
+            f"The chains sit in different modes: the R-hat of the log joint is {lp_rhat:.2f}, above "
+            f"{LARGEST_LOG_JOINT_R_HAT}. Where they agree on the gates, believe those more than H and the bands, which "
+            "are averages over the modes. Often the dictionary is short of a process."
+        )

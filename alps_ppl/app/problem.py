@@ -1,0 +1,92 @@
+"""``Problem``: what a run fits, wherever it came from."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from alps_ppl.gibbs.chains import check_settings as check_gibbs
+from alps_ppl.gibbs.chains import fit_gibbs
+from alps_ppl.model.alps import ALPS
+from alps_ppl.svi.fit import check_settings as check_svi
+from alps_ppl.svi.fit import fit_svi
+from alps_ppl.tables.data import Data
+
+NO_SETTINGS = ("model", "inputs", "y", "rng_key", "progress_bar", "checkpoints", "checkpoint", "init_params")
+# The arguments of the fits that a model file's dicts may hold.
+SVI_DEFAULTS, GIBBS_DEFAULTS = (
+    {name: argument.default for name, argument in inspect.signature(fit).parameters.items() if name not in NO_SETTINGS}
+    for fit in (fit_svi, fit_gibbs)
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data, a model of them, and how to fit it.
+
+    Parameters
+    ----------
+    name
+        The model file's name, for messages and ``summary.json``.
+    data, model
+        The table, whose training cells are fitted, and the model of its outputs.
+    svi, gibbs
+        Arguments of ``fit_svi`` and ``fit_gibbs``.
+    baselines
+        Other predictions of every cell, to compare scores with: called once, it returns (mean, sd) in the
+        file's units, (time, output) each, by name.
+    source
+        The model file's text. In a checkpoint's identity it stands for settings that are functions.
+    """
+
+    name: str
+    data: Data
+    model: ALPS
+    svi: dict[str, Any]
+    gibbs: dict[str, Any]
+    baselines: Callable[[], Mapping[str, Any]] | None = None
+    source: str = ""
+
+    def settings(self, engine: str) -> dict[str, Any]:
+        """The arguments of ``engine``'s fit."""
+        return dict(self.svi if engine == "svi" else self.gibbs)
+
+    def check(self, engines: Sequence[str]) -> None:
+        """A ValueError or TypeError for what these engines or the files to write would refuse, before any fit."""
+        if list(self.model.outputs) != self.data.outputs:
+            raise ValueError(
+                f"{self.name}: the model's outputs {list(self.model.outputs)} aren't the data's {self.data.outputs}"
+            )
+        for name in (*self.model.latents, *self.data.outputs, *self.data.units.values(), self.data.input_label):
+            _check_name(name)
+        _check_keys("SVI", self.svi, SVI_DEFAULTS)
+        _check_keys("GIBBS", self.gibbs, GIBBS_DEFAULTS)
+        self.model.check(self.data.inputs, np.where(self.data.train, self.data.standardised, np.nan))
+        if "svi" in engines:
+            check_svi(len(self.data.train_inputs), **SVI_DEFAULTS | self.svi)
+        if "gibbs" in engines:
+            check_gibbs(_as_if_learnt(self.model) if "svi" in engines else self.model, **self.gibbs)
+
+    def of(self, model: ALPS) -> "Problem":
+        """The same data and settings with another model: one that was learnt, or a smaller one."""
+        return replace(self, model=model)
+
+
+def _as_if_learnt(model: ALPS) -> ALPS:
+    """The model with its lower bounds in the place of what SVI will learn, since the sampler learns nothing."""
+    bounds = [(name, path, low) for name, b in model.covariance_bounds.items() for path, (low, _) in b.items()]
+    return model.with_learnt({f"{name}.{path}": np.log(low) for name, path, low in bounds})
+
+
+def _check_keys(which: str, settings: Mapping[str, Any], known: Iterable[str]) -> None:
+    unknown = [str(key) for key in settings if key not in known]
+    if unknown:
+        raise ValueError(f"{which}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(known)}")
+
+
+def _check_name(name: str) -> None:
+    """A ValueError for what can't be written: tables and netCDF files are of UTF-8, without NUL."""
+    if name.encode(errors="replace") != name.encode(errors="ignore") or "\0" in name:
+        raise ValueError(f"{name!r}: expected a name of characters that UTF-8 has, and without NUL")

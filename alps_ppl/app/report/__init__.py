@@ -1,0 +1,81 @@
+"""``alps-ppl report DIR``: what a run found, as one HTML page that needs nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from alps_ppl.app.errors import BadInput
+from alps_ppl.app.report import figures, sections
+from alps_ppl.app.report.run_folder import RunFolder, read
+from alps_ppl.app.report.verdict import NAMES, verdict
+from alps_ppl.results.inclusion import inclusion_table, log_joint_r_hat
+
+
+def write(folder: Path) -> Path:
+    """Write ``report.html`` into a run's folder; returns its path."""
+    run = read(folder)
+    try:
+        page = render(run)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
+        raise BadInput(
+            f"{folder}: expected the files of one whole run; some are damaged or of another run "
+            f"({type(error).__name__}: {error}); run the model file again"
+        ) from error
+    finally:
+        for tree in run.trees.values():
+            tree.close()
+    path = folder / "report.html"
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path}: can't be written: {error.strerror}") from None
+    return path
+
+
+def render(run: RunFolder) -> str:
+    """The page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("alps_ppl.app.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {name: getattr(sections, name) for name in ("decimals", "percent", "significant")}
+    environment.globals["names"] = NAMES
+    return environment.get_template("page.html").render(**_context(run))
+
+
+def _context(run: RunFolder) -> dict[str, Any]:
+    try:
+        table = inclusion_table(run.trees)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"the posteriors: {error}") from error
+    gibbs = run.trees.get("gibbs")
+    num_chains = 0 if gibbs is None else gibbs["posterior"].sizes["chain"]
+    lp_r_hat = np.nan if gibbs is None or num_chains == 1 else log_joint_r_hat(gibbs)
+    found = verdict(table, lp_r_hat=lp_r_hat, num_chains=num_chains)
+    colours = sections.colours(table, found.engine)
+    shown = [name for name, colour in colours.items() if colour != sections.GREY]
+    tree = sections.thinned(run.trees[found.engine])
+    times = figures.times_of(run.predictions, run.summary)
+    return {
+        "name": run.name,
+        "summary": run.summary,
+        "verdict": found,
+        "engines": list(run.trees),
+        "data": sections.data(run.predictions, run.summary),
+        "gates": sections.gates(table, found.engine, colours),
+        "colours": colours,
+        "shown": shown,
+        "shares": sections.shares(tree, shown),
+        "outputs": figures.outputs(run.predictions, run.scores, found.engine, times),
+        "latents": figures.latents(tree, shown, times) if times else {},
+        "mixing": sections.mixing(tree, shown),
+        "diagnostics": sections.diagnostics(run, table, found.engine, lp_r_hat),
+        "moves": None if gibbs is None else sections.moves(gibbs),
+        "combinations": sections.combinations(run.trees[found.engine]),
+    }

@@ -1,0 +1,78 @@
+"""The folder that ``alps-ppl run`` wrote, read back."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import xarray as xr
+
+from alps_ppl.app.errors import BadInput
+
+FILES = ("summary.json", "predictions.csv", "scores.csv")
+KEYS = ("model_file", "versions", "settings", "scores")
+# An output may be called "NA" or "1", a date be a year.
+TEXT = dict.fromkeys(("output", "split", "engine", "unit", "date"), str)
+
+
+class RunFolder(NamedTuple):
+    """What a run found. ``name``: the model file's, or the folder's where that file is one of ``alps-ppl fit``.
+
+    ``trees`` are by engine, opened but not read.
+    """
+
+    name: str
+    summary: dict[str, Any]
+    predictions: pd.DataFrame
+    scores: pd.DataFrame
+    trees: dict[str, xr.DataTree]
+
+
+def read(folder: Path) -> RunFolder:
+    """The files of a run. Raises BadInput with what is missing or can't be read."""
+    if not folder.is_dir():
+        raise BadInput(f"DIR: expected a folder that alps-ppl run wrote, got {str(folder)!r}, which isn't a folder")
+    _require(folder, FILES)
+    summary = _read(folder / "summary.json", lambda path: json.loads(path.read_text(encoding="utf-8")))
+    lacking = [key for key in KEYS if not isinstance(summary, dict) or not summary.get(key)]
+    if lacking:
+        raise BadInput(f"{folder / 'summary.json'}: expected a run's summary, but it has no {', no '.join(lacking)}")
+    engines = list(summary["settings"])
+    _require(folder, [f"posterior_{engine}.nc" for engine in engines])
+    stem = Path(str(summary["model_file"])).stem
+    return RunFolder(
+        folder.resolve().name if stem == "model" else stem,
+        summary,
+        _table(folder / "predictions.csv", ("split", "output", "engine", "observed", "mean", "lower", "upper")),
+        _table(folder / "scores.csv", ("engine", "split", "output", "rmse", "unit")),
+        {engine: _read(folder / f"posterior_{engine}.nc", _tree) for engine in engines},
+    )
+
+
+def _require(folder: Path, names) -> None:
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise BadInput(
+            f"DIR: expected a folder that alps-ppl run wrote, but {str(folder)!r} has no {', no '.join(missing)}; run "
+            "the model file again, to the end"
+        )
+
+
+def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    numbers = {name: [""] for name in ("observed", "rmse", "nlpd")}  # elsewhere an empty cell or "NA" is a text
+    table = _read(path, lambda path: pd.read_csv(path, dtype=TEXT, keep_default_na=False, na_values=numbers))
+    missing = [name for name in columns if name not in table]
+    if missing or len(table) == 0:
+        raise BadInput(f"{path}: expected rows of {', '.join(columns)}, got {len(table)} of {', '.join(table)}")
+    return table
+
+
+def _tree(path: Path) -> xr.DataTree:
+    return xr.open_datatree(path, engine="h5netcdf")
+
+
+def _read(path: Path, how) -> Any:
+    try:
+        return how(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: can't be read: {type(error).__name__}: {error}") from error

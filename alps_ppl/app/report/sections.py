@@ -1,0 +1,244 @@
+"""What the report's sections say, as plain values for its template."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from alps_ppl.app.report.run_folder import RunFolder
+from alps_ppl.app.report.verdict import NAMES, OFF, status
+from alps_ppl.results.engines import align_signs
+from alps_ppl.results.inclusion import (
+    LARGEST_GATE_R_HAT,
+    LARGEST_LOG_JOINT_R_HAT,
+    gate_diagnostics,
+    gate_vectors,
+    worst_convergence,
+)
+from alps_ppl.results.shares import variance_shares, while_on
+
+MOST_DRAWS = 1000  # for shares, H and latents: their Monte Carlo error is then small beside their spread
+ENOUGH_DRAWS = 100  # effective draws that know a probability to .05
+GREY = "var(--grey)"
+
+
+def decimals(value: float | None, digits: int) -> str:
+    """A number with so many decimals; a dash where there is none."""
+    if value is None or np.isnan(value):
+        return "–"
+    return f"{round(float(value), digits) + 0.0:,.{digits}f}".replace("-", "−")  # and no minus zero
+
+
+def significant(value: float) -> str:
+    """A number to three digits, never in powers of ten above them."""
+    return "–" if np.isnan(value) else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share of 1 as a whole percentage; a dash where there is none."""
+    return "–" if np.isnan(share) else f"{decimals(100 * share, 0)} %"
+
+
+def thinned(tree: xr.DataTree) -> xr.DataTree:
+    """At most ``MOST_DRAWS`` draws and the observed data, in memory."""
+    posterior = tree["posterior"].to_dataset()
+    step = max(1, -(-posterior.sizes["chain"] * posterior.sizes["draw"] // MOST_DRAWS))
+    groups = {
+        "posterior": posterior.isel(draw=slice(None, None, step)).load(),
+        "observed_data": tree["observed_data"].to_dataset().load(),
+    }
+    return xr.DataTree.from_dict(groups)
+
+
+def colours(table: pd.DataFrame, engine: str) -> dict[str, str]:
+    """Each latent's colour, grey for those that are off.
+
+    A member of a group of equal covariance is grey only below its part of what is off: a group may be on when none of
+    its members is.
+    """
+    rows = table[table.engine == engine]
+    size = rows.groupby("group").members.max()
+    found, used = {}, 0
+    for row in rows[rows.members == 1].itertuples():
+        found[str(row.latent)] = GREY
+        if row.probability > OFF / size[row.group]:
+            # Hues a golden angle apart differ, however many there are.
+            found[str(row.latent)] = f"oklch(var(--tone) 0.13 {(255 + 137.5 * used) % 360:.0f})"
+            used += 1
+    return found
+
+
+def data(predictions: pd.DataFrame, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of outputs, times and cells; ``extent``: the first and the last time, where there is one axis.
+
+    The times of a forecast ahead of the file have no cells and don't count.
+    """
+    first = predictions[(predictions.engine == predictions.engine.iloc[0]) & (predictions.split != "forecast")]
+    observed, outputs = first.observed.notna(), first.output.nunique()
+    extent = None
+    if "input" in first:
+        ends = first["input"].argmin(), first["input"].argmax()
+        column = first["date" if "date" in first else "input"].iloc[list(ends)]
+        extent = [value.replace("T", " ") if isinstance(value, str) else f"{value:g}" for value in column]
+    return {
+        "outputs": outputs,
+        "times": len(first) // outputs,
+        "observed": int(observed.sum()),
+        "missing": float(1 - observed.mean()),
+        "held_out": {str(k): int(n) for k, n in first[observed].split.value_counts().items() if k != "train"},
+        "extent": extent,
+        "interval": summary.get("data", {}).get("interval", 0.9),
+    }
+
+
+def gates(table: pd.DataFrame, engine: str, colours: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The rows of the activation bars: latents, then groups of equal covariance; ``whisker`` is (low, high)."""
+    wide = table.set_index(["latent", "engine"]).probability
+    others = [other for other in dict.fromkeys(table.engine) if other != engine]
+    return [
+        {
+            "latent": str(row.latent),
+            "is_group": row.members > 1,
+            "colour": colours.get(str(row.latent), "var(--ink-soft)"),
+            "probability": row.probability,
+            "mcse": None if np.isnan(row.mcse) else row.mcse,
+            "whisker": None
+            if np.isnan(row.mcse)
+            else np.clip(row.probability + 2 * row.mcse * np.array([-1, 1]), 0, 1),
+            "prior": row.prior,
+            "status": status(row.probability),
+            "others": {other: wide[row.latent, other] for other in others},
+        }
+        for row in table[table.engine == engine].sort_values("members", kind="stable").itertuples()
+    ]
+
+
+def shares(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
+    """``variance_shares`` by output, latents that aren't ``shown`` in one sum; ``scale``: the longest bar."""
+    table = variance_shares({"tree": tree})
+    rows = {}
+    for output, here in table.groupby("output", sort=False):
+        here = here.set_index(["part", "latent"])[["share", "lower", "upper"]]
+        latents = here.loc["latent"]
+        rest = latents.drop(shown)
+        rows[str(output)] = {
+            "latents": {name: latents.loc[name].to_dict() for name in shown},
+            "others": float(rest.share.sum(skipna=False)) if len(rest) else None,
+            "noise": here.loc["noise", ""].to_dict(),
+            "overlap": here.loc["overlap", ""].to_dict(),
+        }
+    # What isn't overlap, which may be negative, adds to 1 less overlap.
+    lengths = [1 - row["overlap"]["share"] for row in rows.values()]
+    return {"rows": rows, "scale": float(np.nanmax([1.0, *lengths]))}
+
+
+def mixing(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
+    """Mean and sd of H by output and latent, over the draws in which the latent is on; each latent with one sign."""
+    posterior = align_signs(tree["posterior"].to_dataset())
+    H = {name: while_on(posterior, name)["H"] for name in shown}
+    H = {name: draws for name, draws in H.items() if draws.sizes["sample"]}
+    moments = {name: (draws.mean("sample").values, draws.std("sample").values) for name, draws in H.items()}
+    largest = max((float(np.abs(mean).max()) for mean, _ in moments.values()), default=0.0) or 1.0
+    rows = {
+        str(output): [
+            {"mean": mean[i], "sd": sd[i], "strength": abs(mean[i]) / largest} for mean, sd in moments.values()
+        ]
+        for i, output in enumerate(posterior["output"].values)
+    }
+    return {"latents": list(moments), "rows": rows}
+
+
+def combinations(tree: xr.DataTree) -> list[dict[str, Any]]:
+    """The most probable sets of processes."""
+    vectors = gate_vectors(tree, top=5)
+    latents = vectors.columns[:-2]
+    return [
+        {"latents": list(latents[gates == 1]), "probability": probability}
+        for gates, probability in zip(vectors[latents].to_numpy(), vectors.probability, strict=True)
+    ]
+
+
+def moves(tree: xr.DataTree) -> list[dict[str, Any]]:
+    """``gate_diagnostics`` by row."""
+    return gate_diagnostics(tree).reset_index().to_dict("records")
+
+
+def diagnostics(run: RunFolder, table: pd.DataFrame, engine: str, lp_r_hat: float) -> list[dict[str, str]]:
+    """Each number with its meaning in a sentence; ``level`` as in ``verdict.Note``."""
+    rows: list[tuple[str, str, str, str]] = []
+    if "gibbs" in run.trees:
+        rows += _of_sampler(run.trees["gibbs"], table, lp_r_hat)
+    if "svi" in run.trees:
+        elbo = decimals(run.summary["svi"].get("elbo"), 1)
+        meaning = "A lower bound of the log evidence in nats; it compares fits of the same data and nothing else."
+        rows.append(("ELBO (SVI)", elbo, "plain", meaning))
+    rows += _of_engines(run.summary.get("largest_differences", {}))
+    rows += _of_bands(run, engine)
+    return [dict(zip(("name", "value", "level", "meaning"), row, strict=True)) for row in rows]
+
+
+def _of_sampler(tree: xr.DataTree, table: pd.DataFrame, lp_r_hat: float) -> list[tuple[str, str, str, str]]:
+    r_hat, ess = worst_convergence(table, "gibbs")
+    sizes = tree["posterior"].sizes
+
+    def judged(value: float, good: bool) -> str:
+        return "caution" if np.isnan(value) else "good" if good else "bad"
+
+    return [
+        (
+            "Largest R-hat of a gate",
+            decimals(r_hat, 3),
+            judged(r_hat, r_hat <= LARGEST_GATE_R_HAT),
+            f"Compares the chains' gates: 1 where they can't be told apart; above {LARGEST_GATE_R_HAT} they disagree.",
+        ),
+        (
+            "R-hat of the log joint",
+            decimals(lp_r_hat, 2),
+            judged(lp_r_hat, lp_r_hat <= LARGEST_LOG_JOINT_R_HAT),
+            f"Compares how well the chains fit: above {LARGEST_LOG_JOINT_R_HAT} they sit in modes of their own, and "
+            "their average isn't the posterior.",
+        ),
+        (
+            "Fewest effective draws of a gate",
+            decimals(ess, 0),
+            "plain" if np.isnan(ess) else judged(ess, ess >= ENOUGH_DRAWS),
+            f"How many independent draws the worst gate's draws are worth; {ENOUGH_DRAWS} know a probability to .05. "
+            "A dash where no gate moved.",
+        ),
+        ("Draws", f"{sizes['chain']} × {sizes['draw']:,}", "plain", "Chains, and the sweeps kept of each."),
+    ]
+
+
+def _of_engines(largest_differences: Mapping[str, float]) -> list[tuple[str, str, str, str]]:
+    meanings = {
+        "inclusion probability": "Between the engines, over latents and groups; latents of equal covariance can trade "
+        "places.",
+        "predictive mean": "Between the engines' predictions: root mean square of the worst output, in its mean sd.",
+        "predictive sd": "Between the widths of the engines' bands, of the worst output, in its mean sd.",
+        "H mean": "Between the engines' loadings on latents that both have on, in training sds.",
+    }
+    return [
+        (f"Largest difference, {quantity}", decimals(largest_differences[quantity], 2), "plain", meaning)
+        for quantity, meaning in meanings.items()
+        if quantity in largest_differences
+    ]
+
+
+def _of_bands(run: RunFolder, engine: str) -> list[tuple[str, str, str, str]]:
+    frame = run.predictions
+    interval = run.summary.get("data", {}).get("interval", 0.9)
+    cells = frame[(frame.engine == engine) & (frame.split != "train") & frame.observed.notna()]
+    if len(cells) == 0:
+        return []
+    inside = float(cells.observed.between(cells.lower, cells.upper).mean())
+    return [
+        (
+            f"Held-out cells in the {percent(interval)} band",
+            percent(inside),
+            "good" if abs(inside - interval) <= 0.1 else "caution",
+            f"{NAMES.get(engine, engine)}'s, of {len(cells):,} that the fit didn't see. Far fewer than "
+            f"{percent(interval)}: the bands are too sure; far more: too wide. Neighbouring cells aren't independent.",
+        )
+    ]

@@ -1,0 +1,223 @@
+"""What an inclusion table says, in words: which processes are there, and how far to believe it."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, worst_convergence
+
+ON, OFF = 0.9, 0.1  # from here a process is in the data; up to there it is out; between them it is undecided
+LARGEST_ENGINE_DIFFERENCE = 0.1
+NAMES = {"svi": "SVI", "gibbs": "Gibbs"}
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+class Note(NamedTuple):
+    """A sentence, and whether it is "good" news, calls for "caution", is "bad" or just "plain"."""
+
+    level: str
+    text: str
+
+
+class Verdict(NamedTuple):
+    """``engine``: whose probabilities these are. ``headline``: the answer. ``notes``: what supports or limits it."""
+
+    engine: str
+    headline: str
+    notes: list[Note]
+
+
+def verdict(table: pd.DataFrame, *, lp_r_hat: float = np.nan, num_chains: int = 0) -> Verdict:
+    """The answer of ``inclusion_table``'s ``table``.
+
+    ``lp_r_hat`` and ``num_chains`` are the Gibbs run's. The numbers are the sampler's, unless its chains disagree and
+    there is an SVI fit. Latents of equal covariance count as one candidate; a prior of 0 or 1 makes no candidate.
+    """
+    if len(table) == 0:
+        raise ValueError("table: expected inclusion_table's result, got no rows")
+    engines = list(dict.fromkeys(table.engine))
+    convergence = _convergence(table, engines, lp_r_hat, num_chains)
+    disagree = convergence.level == "bad"
+    preferred = ("svi", "gibbs") if disagree else ("gibbs", "svi")
+    engine = next((name for name in preferred if name in engines), engines[0])
+    candidates = _candidates(table, engine)
+    answer = _answer([c for c in candidates if 0 < c["prior"] < 1])
+    if disagree:
+        whose = " By SVI" if engine == "svi" else " Taken all together"
+        headline = f"The chains disagree, so nothing is settled yet.{whose}: {answer[0].lower()}{answer[1:]}"
+    else:
+        headline = f"{answer} {_in_short(engines, convergence.level, num_chains, lp_r_hat)}"
+    notes = [convergence, *_engines_note(table, engines), *_decoys(table, engine)]
+    return Verdict(engine, headline, [*notes, *_off(candidates), *_fixed(candidates), *_groups(table, engine)])
+
+
+def status(probability: float) -> str:
+    """Whether a gate is on, off or undecided."""
+    return "on" if probability >= ON else "off" if probability <= OFF else "undecided"
+
+
+def listed(items: Sequence[str], last: str = "and") -> str:
+    """a, b and c."""
+    return f" {last} ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def _word(number: int) -> str:
+    return WORDS[number] if number < len(WORDS) else str(number)
+
+
+def _whole(table: pd.DataFrame, engine: str) -> pd.DataFrame:
+    """An engine's rows, groups in the place of their members; groups are numbered by their first ones."""
+    rows = table[table.engine == engine]
+    return rows[rows.members == rows.groupby("group").members.transform("max")].sort_values("group")
+
+
+def _candidates(table: pd.DataFrame, engine: str) -> list[dict[str, Any]]:
+    """Name, probability, status and prior of each distinct covariance."""
+    single = table[(table.engine == engine) & (table.members == 1)]
+    return [
+        {"name": _name(row, single[single.group == row.group]), "probability": row.probability}
+        | {"status": status(row.probability), "prior": row.prior}
+        for row in _whole(table, engine).itertuples()
+    ]
+
+
+def _name(row: Any, members: pd.DataFrame) -> str:
+    """A process's name; of a group that is on, as much as is known of which member it is."""
+    if row.members == 1 or status(row.probability) != "on":
+        return str(row.latent)
+    on = [str(name) for name in members.latent[members.probability >= ON]]
+    if on:
+        return listed(on)
+    # Their sum is how many of them are on, on average.
+    few = "one" if members.probability.sum() <= row.probability + OFF else "at least one"
+    return f"{few} of {listed([str(name) for name in members.latent])}"
+
+
+def _numbers(candidates: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{c['name']} {c['probability']:.2f}" for c in candidates)
+
+
+def _answer(candidates: list[dict[str, Any]]) -> str:
+    if not candidates:
+        return "Every process is on or off by its prior: there was nothing to find out."
+    by_status = {name: [c for c in candidates if c["status"] == name] for name in ("on", "undecided")}
+    on, undecided, total = by_status["on"], by_status["undecided"], len(candidates)
+    if len(on) == total:
+        which = {1: "The one candidate process is", 2: "Both candidate processes are"}
+        text = which.get(total, f"All {_word(total)} candidate processes are")
+    elif total == 1:
+        text = "The one candidate process isn't" if not undecided else ""
+    else:
+        verb = "is" if len(on) <= 1 else "are"
+        count = _word(len(on)).capitalize() if on else "None"
+        text = f"{count} of {_word(total)} candidate processes {verb}"
+    parts = [f"{text} in these data" + (f": {_numbers(on)}" if on else "")] if text else []
+    if undecided:
+        if not parts:
+            return f"The data don't decide about the one candidate process: {_numbers(undecided)}."
+        parts.append(
+            f"{_word(len(undecided))} {'is' if len(undecided) == 1 else 'are'} undecided: {_numbers(undecided)}"
+        )
+    return "; ".join(parts) + "."
+
+
+def _in_short(engines: list[str], level: str, num_chains: int, lp_r_hat: float) -> str:
+    if "gibbs" not in engines:
+        return "This is SVI's answer alone; no sampler has checked it."
+    if level == "good":
+        return "The chains agree."
+    if lp_r_hat > LARGEST_LOG_JOINT_R_HAT:
+        return "The chains agree on that, though not on how the outputs load on them."
+    return "One chain can't tell whether it has converged." if num_chains == 1 else "The run is too short to check."
+
+
+def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_chains: int) -> Note:
+    if "gibbs" not in engines:
+        return Note(
+            "caution",
+            "Only SVI was run. It settles in one mode and tends to be too sure of it; a Gibbs run (--engine svi,gibbs) "
+            "would check the gates.",
+        )
+    if num_chains == 1:
+        return Note(
+            "caution",
+            "One Gibbs chain was run, and one chain can't tell whether it has converged; set GIBBS.num_chains to 2 or "
+            "more.",
+        )
+    r_hat, _ = worst_convergence(table, "gibbs")
+    if np.isnan(r_hat):
+        return Note("caution", "The Gibbs run is too short to compare its chains; raise GIBBS.num_samples.")
+    both = f"largest R-hat of a gate {r_hat:.3f}" + ("" if np.isnan(lp_r_hat) else f", of the log joint {lp_r_hat:.2f}")
+    if r_hat > LARGEST_GATE_R_HAT:
+        rows = _whole(table, "gibbs")
+        apart = [str(name) for name in rows.latent[rows.r_hat > LARGEST_GATE_R_HAT]]
+        return Note(
+            "bad",
+            f"The chains disagree about {listed(apart)} ({both}; above {LARGEST_GATE_R_HAT} chains differ). Raise "
+            "GIBBS.num_warmup and GIBBS.num_samples.",
+        )
+    if lp_r_hat > LARGEST_LOG_JOINT_R_HAT:
+        return Note(
+            "caution",
+            "The chains agree about every gate, but sit in different modes of the rest: the R-hat of the log joint is "
+            f"{lp_r_hat:.2f}, above {LARGEST_LOG_JOINT_R_HAT}. Believe which processes are there more than H, shares "
+            "and bands, which are averages over those modes. Often the dictionary is short of a process, or learnt "
+            "noise lets each chain follow some outputs closely and leave others.",
+        )
+    chains = f"The {_word(num_chains)} chains agree" if num_chains else "The chains agree"
+    return Note("good", f"{chains} ({both}).")
+
+
+def _engines_note(table: pd.DataFrame, engines: list[str]) -> list[Note]:
+    if len(engines) != 2:
+        return []
+    first, second = (_whole(table, engine).set_index("latent").probability for engine in engines)
+    names = [NAMES.get(engine, engine) for engine in engines]
+    difference = (first - second).abs()
+    apart = difference[difference > LARGEST_ENGINE_DIFFERENCE].index
+    if len(apart) == 0:
+        return [Note("good", f"{listed(names)} agree: no probability differs by more than {difference.max():.2f}.")]
+    which = [f"{name} ({first[name]:.2f} and {second[name]:.2f})" for name in apart]
+    return [
+        Note(
+            "caution",
+            f"{listed(names)} differ about {listed(which)}. An SVI fit settles in one mode, and may have stopped too "
+            "early.",
+        )
+    ]
+
+
+def _decoys(table: pd.DataFrame, engine: str) -> list[Note]:
+    """A decoy is a latent that its user calls one: it can't be there, so what it explains is something else's."""
+    rows = table[(table.engine == engine) & (table.members == 1) & table.latent.str.contains("decoy", case=False)]
+    return [
+        Note(
+            "bad" if status(row.probability) == "on" else "caution",
+            f"{row.latent} {'is on' if status(row.probability) == 'on' else 'is not ruled out'} "
+            f"({row.probability:.2f}): a decoy that comes on is a sign of a dictionary short of a process, or of too "
+            "little noise.",
+        )
+        for row in rows.itertuples()
+        if status(row.probability) != "off"
+    ]
+
+
+def _off(candidates: list[dict[str, Any]]) -> list[Note]:
+    off = [c for c in candidates if c["status"] == "off" and 0 < c["prior"] < 1]
+    return [Note("plain", f"Off: {_numbers(off)}.")] if off else []
+
+
+def _fixed(candidates: list[dict[str, Any]]) -> list[Note]:
+    return [
+        Note("plain", f"{word} by assumption (a prior of {prior}): {listed([c['name'] for c in fixed])}.")
+        for prior, word in ((1, "On"), (0, "Off"))
+        if (fixed := [c for c in candidates if c["prior"] == prior])
+    ]
+
+
+def _groups(table: pd.DataFrame, engine: str) -> list[Note]:
+    names = [str(name) for name in _whole(table, engine).query("members > 1").latent]
+    text = f"Of equal covariance, and so one candidate each: {'; '.join(names)}."
+    return [Note("plain", text)] if names else []

@@ -1,0 +1,83 @@
+"""How well every observed cell was met: squared errors and log densities, of the fits and of other predictions."""
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from alps_ppl.app.problem import Problem
+from alps_ppl.app.run import Outcome
+from alps_ppl.tables.data import Data
+
+
+def of_fits(outcome: Outcome) -> pd.DataFrame:
+    """A row per engine and observed cell; see ``of_cells``."""
+    data = outcome.problem.data
+    frames = [
+        of_cells(data, engine, fitted.prediction["mean"].to_numpy(), fitted.log_density)
+        for engine, fitted in outcome.fitted.items()
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def of_baselines(problem: Problem) -> list[pd.DataFrame]:
+    """A table per baseline; see ``of_cells``. Raises a ValueError for one of another shape."""
+    data, frames = problem.data, []
+    for name, pair in (problem.baselines() if problem.baselines else {}).items():
+        try:
+            mean, sd = (np.broadcast_to(np.asarray(values, float), data.y.shape) for values in pair)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"baselines(): {name!r}: expected (mean, sd), {data.y.shape} each: {error}") from error
+        mean, sd = (mean - data.loc) / data.scale, sd / data.scale
+        frames.append(of_cells(data, name, mean, norm.logpdf(data.standardised, mean, sd)))
+    return frames
+
+
+def of_cells(data: Data, engine: str, mean: np.ndarray, log_density: np.ndarray) -> pd.DataFrame:
+    """Per observed cell the squared error and minus the log density in training sds; ``scale`` is that sd.
+
+    ``mean`` and ``log_density`` (time, output) are of standardised outputs.
+    """
+    row, column = np.nonzero(~np.isnan(data.y))
+    return pd.DataFrame(
+        {
+            "engine": engine,
+            "split": data.split[row, column],
+            "output": np.array(data.outputs)[column],
+            "squared_error": (data.standardised - mean)[row, column] ** 2,
+            "nlpd": -log_density[row, column],
+            "scale": data.scale[column],
+        }
+    )
+
+
+def by_split(data: Data, cells: pd.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
+    """{split: {engine: {rmse, nlpd}}}, in training sds; NaN where a split has no observed cell."""
+    splits, engines = dict.fromkeys(data.split.ravel()), cells.engine.unique()
+    averaged = cells.groupby(["split", "engine"])[["squared_error", "nlpd"]].mean()
+
+    def score(split, engine):
+        squared_error, nlpd = averaged.loc[split, engine] if (split, engine) in averaged.index else (np.nan, np.nan)
+        return {"rmse": float(np.sqrt(squared_error)), "nlpd": float(nlpd)}
+
+    return {str(split): {engine: score(split, engine) for engine in engines} for split in splits}
+
+
+def by_output(data: Data, cells: pd.DataFrame) -> pd.DataFrame:
+    """Per engine, split and output the rmse and nlpd in the file's units."""
+    # Errors times the training sd, densities divided by it.
+    in_units = cells.assign(squared_error=cells.squared_error * cells.scale**2, nlpd=cells.nlpd + np.log(cells.scale))
+    table = in_units.groupby(["engine", "split", "output"], sort=False)[["squared_error", "nlpd"]].mean()
+    table.insert(0, "rmse", np.sqrt(table.pop("squared_error")))
+    table["unit"] = [data.units.get(o, "as in the file") for o in table.index.get_level_values("output")]
+    return table.reset_index()
+
+
+def lost(cells: pd.DataFrame, smaller: pd.DataFrame) -> pd.DataFrame:
+    """Per engine and split, the mean log density per cell that a smaller model has less, over the same cells."""
+    parts = []
+    for engine in smaller.engine.unique():
+        before, after = (frame[frame.engine == engine] for frame in (cells, smaller))
+        parts.append(after[["engine", "split"]].assign(lost=after.nlpd.to_numpy() - before.nlpd.to_numpy()))
+    found = pd.concat(parts).groupby(["engine", "split"], sort=False).lost.agg(lost="mean", se="sem").reset_index()
+    held_out = found[found.split != "train"]
+    return found if held_out.empty else held_out

@@ -1,0 +1,201 @@
+"""What is wrong with an argument, in one wording: what was expected, what was got, what to do.
+
+Called at the public doors only (``ALPS``, the fits, ``predict`` and the like); what lies behind them trusts its input.
+"""
+
+import reprlib
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpyro.util import is_prng_key
+
+
+def short(value: Any) -> str:
+    """``repr``, on one line and cut, for messages."""
+    return " ".join(reprlib.repr(value).split())
+
+
+def numbers(name: str, value: Any):
+    """``value`` as a float64 NumPy array whatever JAX's precision; NaN where pandas or a mask says missing.
+
+    A TypeError for what isn't real numbers or isn't rectangular. A traced array stays as it is.
+    """
+    if isinstance(value, jax.core.Tracer):
+        return value
+    wrong = TypeError(f"{name}: expected a number or a rectangular array of numbers, got {short(value)}")
+    try:
+        value = np.ma.filled(value.astype(float), np.nan) if isinstance(value, np.ma.MaskedArray) else value
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        raise wrong from None
+    kinds = {array.dtype.kind, getattr(getattr(value, "dtype", None), "kind", "")}
+    if "c" in kinds:
+        raise TypeError(f"{name}: expected real numbers, got complex ones; pass real and imaginary parts as outputs")
+    if kinds & set("mM"):
+        raise TypeError(
+            f"{name}: expected numbers, got dates or durations; alps.Data turns dates into hours or days, "
+            "or divide by a duration yourself, e.g. (t - t[0]) / numpy.timedelta64(1, 'h')"
+        )
+    if value is None or kinds & set("UST"):
+        raise wrong
+    try:
+        if array.dtype.kind == "O":  # pandas.NA, without importing pandas
+            cells = [np.nan if cell is None or type(cell).__name__ == "NAType" else cell for cell in array.flat]
+            return np.array(cells, np.float64).reshape(array.shape)
+        return array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise wrong from None
+
+
+def in_range(name: str, value: Any, low: float, high: float = np.inf) -> float:
+    """One finite number in [low, high]."""
+    number = numbers(name, value)
+    if number.shape != () or not (np.isfinite(number) and low <= number <= high):
+        raise ValueError(f"{name}: expected a number from {low:g} to {high:g}, got {short(value)}")
+    return float(number)
+
+
+def positive(name: str, value: Any, shapes: Sequence[tuple[int, ...]], described: str) -> np.ndarray:
+    """Positive, finite numbers of one of these ``shapes``, which ``described`` says in words."""
+    array = numbers(name, value)
+    if array.shape not in shapes:
+        raise ValueError(f"{name}: expected {described}, got shape {array.shape}")
+    if not (np.isfinite(array) & (array > 0)).all():
+        raise ValueError(f"{name}: expected positive, finite numbers, got {short(array.tolist())}")
+    return array
+
+
+def probability(name: str, value: Any) -> float:
+    """One number strictly between 0 and 1."""
+    number = numbers(name, value)
+    if number.shape != () or not 0 < number < 1:
+        raise ValueError(f"{name}: expected a probability strictly between 0 and 1, got {short(value)}")
+    return float(number)
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> None:
+    """A ValueError unless ``value`` is a whole number of at least ``least``."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        expected = "a positive whole number" if least == 1 else f"a whole number of at least {least}"
+        raise ValueError(f"{name}: expected {expected}, got {short(value)}")
+
+
+def prng_key(rng_key: Any) -> None:
+    """A TypeError unless it is one JAX key."""
+    if not is_prng_key(rng_key):
+        raise TypeError(f"rng_key: expected a JAX key, e.g. jax.random.key(0), got {short(rng_key)}")
+
+
+def instance(name: str, value: Any, kind: type, expected: str) -> None:
+    """A TypeError unless ``value`` is a ``kind``; ``expected`` says which, and where it comes from."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
+
+
+def output_names(outputs: int | Iterable[str]) -> tuple[str, ...]:
+    """The names themselves, or y1, y2, ... for a number of outputs; an error for anything else."""
+    if isinstance(outputs, (int, np.integer)) and not isinstance(outputs, bool):
+        if outputs < 1:
+            raise ValueError(f"outputs: expected at least one, got {outputs}")
+        return tuple(f"y{i + 1}" for i in range(outputs)) if outputs > 1 else ("y",)
+    if isinstance(outputs, str):
+        raise TypeError(f"outputs: expected their number or a list of names, got the string {outputs!r}")
+    try:
+        names = tuple(str(name) for name in outputs)  # type: ignore[union-attr]
+    except TypeError:
+        raise TypeError(f"outputs: expected their number or a list of names, got {short(outputs)}") from None
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"outputs: expected at least one name and no name twice, got {list(names)}")
+    return names
+
+
+def times(inputs: Any, name: str = "inputs") -> Array:
+    """Inputs (time,) or (time, column) as a float array in JAX's precision; one column alone becomes (time,)."""
+    values = numbers(name, inputs)
+    if values.ndim not in (1, 2):
+        raise ValueError(f"{name}: expected shape (time,) or (time, column), got {values.shape}")
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.size == 0:
+        raise ValueError(f"{name}: expected at least one time, got shape {values.shape}")
+    if isinstance(values, jax.core.Tracer):
+        return values
+    if not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise ValueError(f"{name}: expected finite numbers, got {values[row]} in row {row}; drop that row")
+    array = jnp.asarray(values)
+    if array.dtype == jnp.float32:
+        _warn_if_rounded(values, name)
+    return array
+
+
+def cells(y: Any, inputs: Array, outputs: Sequence[str]) -> Array:
+    """``y`` (time, output) as a float array in JAX's precision, NaN where a cell is missing."""
+    values = numbers("y", y)
+    if values.ndim == 1 and len(outputs) == 1:
+        values = values[:, None]
+    expected = (len(inputs), len(outputs))
+    if values.shape != expected:
+        hint = "; this looks like its transpose: pass y.T" if values.shape == expected[::-1] else ""
+        raise ValueError(
+            f"y: expected shape (time, output) = {expected} for inputs of shape {inputs.shape} and "
+            f"{len(outputs)} output(s), got {values.shape}; rows are times, columns are outputs{hint}"
+        )
+    columns = getattr(y, "columns", None)
+    if columns is not None and set(columns) == set(outputs) and list(columns) != list(outputs):
+        raise ValueError(
+            f"y: its columns are the model's outputs in another order, {list(columns)}; pass y[{list(outputs)}]"
+        )
+    if isinstance(values, jax.core.Tracer):
+        return values
+    if np.isinf(values).any():
+        row, column = np.argwhere(np.isinf(values))[0]
+        raise ValueError(
+            f"y: expected finite numbers or NaN (a missing cell), got {values[row, column]} in row {row}, "
+            f"output {outputs[column]!r}; put NaN there if the cell is missing"
+        )
+    if np.isnan(values).all():
+        raise ValueError(f"y: every one of its {values.size} cells is missing (NaN); nothing to fit")
+    if np.nanmax(np.abs(values)) > jnp.finfo(jnp.asarray(0.0).dtype).max:
+        raise ValueError("y: some values overflow float32; rescale y or switch on 64-bit with numpyro.enable_x64()")
+    return jnp.asarray(values)
+
+
+def warn_if_off_centre(y: Array, outputs: Sequence[str]) -> None:
+    """In float32 the sums of squares that a learnt noise comes from lose all their digits under a large mean."""
+    if y.dtype != jnp.float32 or isinstance(y, jax.core.Tracer):
+        return
+    for output, column in zip(outputs, np.asarray(y, np.float64).T, strict=True):
+        present = column[~np.isnan(column)]
+        if present.size and abs(present.mean()) > 1e3 * present.std() > 0:
+            warn_caller(
+                f"y: output {output!r} has mean {present.mean():.3g} and sd {present.std():.2g}, too far from 0 for "
+                "float32; subtract the mean (alps.Data does), or switch on 64-bit with numpyro.enable_x64()"
+            )
+            return
+
+
+def _warn_if_rounded(values: np.ndarray, name: str) -> None:
+    for column in values.reshape(len(values), -1).T:
+        gaps = np.diff(np.unique(column))
+        error = np.abs(column.astype(np.float32) - column).max()
+        if gaps.size and error > 1e-2 * gaps.min():
+            warn_caller(
+                f"{name}: float32 moves them by up to {error:.2g} where neighbours are {gaps.min():.2g} apart; "
+                "subtract the first time, or switch on 64-bit with numpyro.enable_x64()"
+            )
+            return
+
+
+def warn_caller(message: str) -> None:
+    """A UserWarning at the line that called this package, directly or through NumPyro and JAX."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("alps_ppl", "numpyro", "jax"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)

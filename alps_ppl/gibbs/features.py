@@ -1,0 +1,327 @@
+"""The latents as the sampler holds them: x_j = Phi_j w_j with w_j ~ N(0, I), or a chain of Markov states."""
+
+import math
+from collections.abc import Sequence
+from functools import partial, reduce
+from operator import add
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float, Int
+from tinygp.kernels.quasisep import Quasisep
+
+from alps_ppl.gibbs.statespace import StateSpace, interpolate, markov_terms, state_space, states_resolve
+from alps_ppl.model.covariances import Covariance
+
+# Up to this rank, or an eighth of the times and four times this rank, features cost less than states.
+LOW_RANK = 64
+# How many rows of features are held at a time.
+ROWS_AT_A_TIME = 16_384
+
+
+class Layout(NamedTuple):
+    """How the latents share the vector of weights: each one's features side by side, then the states time by time.
+
+    Hashable, so that a compiled program depends on it and not on the data.
+    """
+
+    ranks: tuple[int, ...]  # (latent,)
+    state_owner: tuple[int, ...] = ()  # (dim,): whose each state of a time is
+    num_state_times: int = 0
+
+    @property
+    def owner(self) -> Int[np.ndarray, " weight"]:
+        """Which latent each weight belongs to."""
+        states = np.tile(np.array(self.state_owner, int), self.num_state_times)
+        return np.concatenate([np.repeat(np.arange(len(self.ranks)), self.ranks), states])
+
+    @property
+    def own_features(self) -> Int[np.ndarray, "latent rank"]:
+        """Each latent's features, padded to the largest rank with the number of features."""
+        ranks, total = np.array(self.ranks), sum(self.ranks)
+        own = np.full((len(ranks), ranks.max()), total)
+        own[np.arange(ranks.max()) < ranks[:, None]] = np.arange(total)
+        return own
+
+    def swapped(self, j: int, k: int) -> Int[np.ndarray, " weight"]:
+        """The places of all weights after two latents of one covariance changed theirs."""
+        owner = self.owner
+        places = np.arange(len(owner))
+        places[owner == j], places[owner == k] = np.flatnonzero(owner == k), np.flatnonzero(owner == j)
+        return places
+
+
+class Features(NamedTuple):
+    """x_j = Phi_j w_j, w_j ~ N(0, I): a pivoted Cholesky factor of each latent's Gram matrix.
+
+    ``pivots`` are the times that latent j's features interpolate and ``pivot_tril`` the Cholesky factor of its Gram
+    matrix there; Phi itself is computed where it is needed. Terms of a covariance without a low rank but with a Markov
+    form, ``terms``, have states in ``space`` instead, whose values follow the features' weights.
+    """
+
+    pivots: list[Int[np.ndarray, " rank"]]
+    pivot_tril: list[Float[np.ndarray, "rank rank"]]
+    rest: list[Covariance | None]
+    times: Float[np.ndarray, "time *column"]
+    terms: dict[int, Sequence[Quasisep]]
+    space: StateSpace | None
+
+    @property
+    def owner(self) -> Int[np.ndarray, " weight"]:
+        """Which latent each weight belongs to."""
+        return self.layout.owner
+
+    @property
+    def layout(self) -> Layout:
+        """The shape of the weights."""
+        ranks = tuple(map(len, self.pivots))
+        return Layout(ranks) if self.space is None else Layout(ranks, tuple(self.space.owner), len(self.space.times))
+
+    @property
+    def num_latents(self) -> int:
+        return len(self.pivots)
+
+    @property
+    def num_features(self) -> int:
+        """The ranks' sum: how many of the weights aren't states."""
+        return sum(map(len, self.pivots))
+
+    @property
+    def row(self) -> Int[np.ndarray, " time"]:
+        """Which of the states' times each input is; with states only."""
+        return np.searchsorted(self.space.times, self.times)  # type: ignore[union-attr]
+
+    @property
+    def first(self) -> Int[np.ndarray, " distinct"]:
+        """The first input at each of the states' times; with states only."""
+        return np.unique(self.row, return_index=True)[1]
+
+    @property
+    def observe(self) -> Float[np.ndarray, "latent dim"]:
+        """X(t) = observe @ s_t, of the Markov latents; with states only."""
+        space = self.space
+        return space.observe * (space.owner == np.arange(self.num_latents)[:, None])  # type: ignore[union-attr]
+
+    def phi(self, inputs: Float[np.ndarray, "row *column"] | None = None) -> Float[np.ndarray, "row feature"]:
+        """[Phi_1 ... Phi_m], the latents' features side by side, at ``inputs`` (None: all that there are)."""
+        rows = jnp.asarray(self.times if inputs is None else inputs)
+        latents = zip(self.rest, self.pivots, self.pivot_tril, strict=True)
+        parts = [
+            _interpolation(covariance, rows, jnp.asarray(self.times[pivots]), tril)
+            for covariance, pivots, tril in latents
+        ]
+        return np.concatenate(parts, 1)
+
+    def latents(
+        self, weights: Float[Array, " weight"], phi: Float[np.ndarray, "time feature"]
+    ) -> Float[Array, "latent time"]:
+        """X at the inputs, whose features are ``phi``."""
+        r = self.num_features
+        columns = jax.nn.one_hot(self.owner[:r], self.num_latents, dtype=weights.dtype) * weights[:r, None]
+        x = jnp.asarray(phi, weights.dtype) @ columns
+        if self.space is not None:
+            x += self._observed(weights[r:])[self.row]
+        return x.T
+
+    def _observed(self, states: Float[Array, "*draw state"]) -> Float[Array, "*draw time latent"]:
+        observe = jnp.asarray(self.observe.T, states.dtype)
+        return states.reshape(*states.shape[:-1], -1, len(observe)) @ observe
+
+    def weights(self, x: Float[Array, "*draw latent time"]) -> Float[Array, "*draw weight"]:
+        """The weights of latents that lie in the features' span: x_j at its pivots is L_j w_j.
+
+        Of the Markov latents' states, which x alone doesn't tell, the smallest that give these x.
+        """
+        parts = []
+        num_draws = math.prod(x.shape[:-2])
+        if self.space is not None:
+            states = (x.mT[..., self.first, :] @ np.linalg.pinv(self.observe).T).reshape(*x.shape[:-2], -1)
+            x = x - self._observed(states)[..., self.row, :].mT
+            parts = [states.reshape(num_draws, -1)]
+        solves = [
+            solve_triangular(jnp.asarray(tril, x.dtype), x[..., j, pivots].reshape(num_draws, -1).T, lower=True).T
+            if len(pivots)
+            else jnp.zeros((num_draws, 0), x.dtype)
+            for j, (pivots, tril) in enumerate(zip(self.pivots, self.pivot_tril, strict=True))
+        ]
+        return jnp.concatenate([*solves, *parts], -1).reshape(*x.shape[:-2], -1)
+
+    def extend(self, new_inputs: Float[Array, "new *column"]) -> tuple:
+        """``LatentDraws``' basis, owner, latent_variance and places: the latents at new inputs given the weights.
+
+        The prior variance that the weights leave open is k** - Phi* Phi*^T of features, and of states the variance
+        between the neighbouring times' states.
+        """
+        r, dtype = self.num_features, new_inputs.dtype
+        basis, owner = self.phi(np.asarray(new_inputs)), self.owner[:r]
+        prior = [np.zeros(len(new_inputs)) if k is None else np.asarray(_diagonal(k, new_inputs)) for k in self.rest]
+        residual = np.clip(
+            np.stack(prior) - ((basis**2) @ (owner[:, None] == np.arange(self.num_latents))).T, 0.0, None
+        )
+        if self.space is None:
+            return jnp.asarray(basis, dtype), owner, jnp.asarray(residual, dtype), None
+        new_times = np.asarray(new_inputs, np.float64)
+        index, coefficients, open_ = interpolate(self.terms, self.space, new_times, self.num_latents)
+        features = np.broadcast_to(np.arange(r), (len(new_inputs), r))
+        return (
+            jnp.asarray(np.concatenate([basis, coefficients], -1), dtype),
+            np.concatenate([owner, self.space.owner, self.space.owner]),
+            jnp.asarray(residual + open_, dtype),
+            np.concatenate([features, r + index], -1),
+        )
+
+
+class RankError(ValueError):
+    """A covariance needs more features than it may have."""
+
+
+_column = jax.jit(lambda covariance, inputs, pivot: covariance(inputs, pivot[None])[:, 0])
+_diagonal = jax.jit(lambda covariance, inputs: covariance(inputs))
+
+
+def pivoted_cholesky(
+    covariance: Covariance,
+    inputs: Float[Array, "time *column"],
+    *,
+    max_rank: int,
+    tolerance: float,
+    name: str = "",
+) -> tuple[Float[np.ndarray, "time rank"], Int[np.ndarray, " rank"]]:
+    """A factor Phi of the Gram matrix with K = Phi Phi^T up to ``tolerance``, and its pivots.
+
+    Stops when the largest residual variance is below ``tolerance`` times the largest variance. One
+    column of K at a time: the n x n matrix is never built. A covariance that needs more than
+    ``max_rank`` columns raises a RankError, a ValueError.
+    """
+    residual = np.array(_diagonal(covariance, inputs), np.float64)
+    if not (np.isfinite(residual) & (residual >= 0)).all():
+        raise ValueError(
+            f"latent {name!r}: expected its covariance to have finite variances of at least 0 at the inputs, got "
+            f"{residual[~(residual >= 0) | ~np.isfinite(residual)][0]:g}; check its parameters"
+        )
+    phi = np.zeros((len(residual), min(len(residual), max_rank, 32)))
+    pivots: list[int] = []
+    threshold = tolerance * residual.max()
+    while residual.max() > threshold and len(pivots) < len(residual):
+        rank = len(pivots)
+        if rank == max_rank:
+            raise RankError(
+                f"latent {name!r}: its covariance needs more than max_rank = {max_rank} features on "
+                f"{len(residual)} inputs (largest variance left over {residual.max():.2g}, allowed {threshold:.2g}). "
+                "Use a smoother covariance, a Matern one of one-dimensional inputs in 64-bit (numpyro.enable_x64()), "
+                "or fewer inputs, or raise max_rank (a sweep costs the ranks' sum cubed)"
+            )
+        if rank == phi.shape[1]:
+            phi = np.concatenate([phi, np.zeros_like(phi)], 1)
+        pivot = int(residual.argmax())
+        column = np.asarray(_column(covariance, inputs, inputs[pivot]), np.float64)
+        phi[:, rank] = (column - phi[:, :rank] @ phi[pivot, :rank]) / np.sqrt(residual[pivot])
+        phi[pivots, rank] = 0.0  # exactly so without round-off: earlier pivots are interpolated already
+        residual -= phi[:, rank] ** 2
+        pivots.append(pivot)
+        residual[pivots] = 0.0
+    return phi[:, : len(pivots)], np.array(pivots, int)
+
+
+def _interpolation(covariance: Covariance | None, inputs, pivot_inputs, tril) -> Float[np.ndarray, "row rank"]:
+    """Phi at ``inputs``: K_row,pivots L^-T, column by column as in the factor, in float64."""
+    if len(tril) == 0:
+        return np.zeros((len(inputs), 0))
+    K = np.stack([np.asarray(_column(covariance, inputs, pivot), np.float64) for pivot in pivot_inputs])
+    return scipy.linalg.solve_triangular(tril, K, lower=True).T
+
+
+def choose_pivots(
+    covariance: Covariance, inputs: Float[Array, "time *column"], *, max_rank: int, tolerance: float, name: str = ""
+) -> tuple[Int[np.ndarray, " rank"], Float[np.ndarray, "rank rank"]]:
+    """The pivots among all inputs, and the Cholesky factor there, from ROWS_AT_A_TIME rows of Phi at most at a time.
+
+    Of more inputs than that, evenly spread ones are candidates at first; what they leave over joins them.
+    """
+    n = len(inputs)
+    candidates = np.unique(np.linspace(0, n - 1, min(n, ROWS_AT_A_TIME)).round().astype(int))
+    seen = np.zeros(0, int)
+    while True:
+        factor = pivoted_cholesky(covariance, inputs[candidates], max_rank=max_rank, tolerance=tolerance, name=name)
+        pivots, tril = candidates[factor[1]], factor[0][factor[1]]
+        if len(candidates) == n:
+            return pivots, tril
+        prior = np.asarray(_diagonal(covariance, inputs), np.float64)
+        phi = (_interpolation(covariance, inputs[rows], inputs[pivots], tril) for rows in row_slices(n))
+        left = prior - np.concatenate([(part**2).sum(1) for part in phi])
+        over = np.setdiff1d(np.flatnonzero(left > tolerance * prior.max()), candidates)  # those are round-off
+        if len(over) == 0:
+            return pivots, tril
+        seen = np.union1d(seen, pivots)
+        candidates = np.union1d(seen, over[np.argsort(-left[over])[: max(1, ROWS_AT_A_TIME - len(seen))]])
+
+
+def latent_features(
+    covariances: Sequence[Covariance],
+    inputs: Float[Array, "time *column"],
+    *,
+    names: Sequence[str],
+    max_rank: int = 2000,
+    tolerance: float | None = None,
+    states: bool = True,
+) -> Features:
+    """The features of all latents at ``inputs``, in float64 NumPy arrays, and the states of those without a low rank.
+
+    ``tolerance`` is relative (None: 1e-10 in float64, 1e-5 in float32). A covariance of one-dimensional inputs whose
+    rank is above 64 and an eighth of the times (256 at most) has states for its Markov terms, if the precision can
+    tell them apart and ``states`` is true.
+    """
+    if tolerance is None:
+        tolerance = 1e-10 if jnp.finfo(inputs.dtype).bits == 64 else 1e-5
+    low_rank = min(max_rank, max(LOW_RANK, min(len(inputs) // 8, 4 * LOW_RANK)))
+    times = np.unique(np.asarray(inputs, np.float64))
+    factors: list[tuple] = []
+    markovian: list[int] = []
+    for j, (covariance, name) in enumerate(zip(covariances, names, strict=True)):
+        factor = partial(choose_pivots, inputs=inputs, tolerance=tolerance, name=name)
+        markov, others = markov_terms(covariance) if states and inputs.ndim == 1 else ([], [covariance])
+        try:
+            factors.append(factor(covariance, max_rank=low_rank if markov else max_rank))
+        except RankError:
+            if not markov:
+                raise
+            if not states_resolve(markov, times, inputs.dtype):
+                factors.append(factor(covariance, max_rank=max_rank))
+                continue
+            markovian.append(j)
+            factors.append(
+                factor(reduce(add, others), max_rank=max_rank) if others else (np.zeros(0, int), np.zeros((0, 0)))
+            )
+    return assemble(covariances, inputs, factors, markovian)
+
+
+def assemble(
+    covariances: Sequence[Covariance],
+    inputs: Float[Array, "time *column"],
+    factors: Sequence[tuple[Int[np.ndarray, " rank"], Float[np.ndarray, "rank rank"]]],
+    markovian: Sequence[int],
+) -> Features:
+    """Features of known ``factors``, each latent's pivots and Cholesky factor there; ``markovian`` ones have states."""
+    times = np.asarray(inputs, np.float64)
+    rest: list[Any] = list(covariances)
+    terms: dict[int, Sequence[Quasisep]] = {}
+    for j in markovian:
+        terms[j], others = markov_terms(covariances[j])
+        rest[j] = reduce(add, others) if others else None
+    return Features(
+        pivots=[pivots for pivots, _ in factors],
+        pivot_tril=[tril for _, tril in factors],
+        rest=rest,
+        times=times,
+        terms=terms,
+        space=state_space(terms, np.unique(times)) if terms else None,
+    )
+
+
+def row_slices(num_rows: int) -> list[slice]:
+    """Slices of at most ROWS_AT_A_TIME rows."""
+    return [slice(start, start + ROWS_AT_A_TIME) for start in range(0, num_rows, ROWS_AT_A_TIME)]

@@ -1,0 +1,131 @@
+"""A sweep: the list of its moves, between two states of a chain (paper, App. C)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import random
+from jaxtyping import Array, Float, Int
+
+from alps_ppl.gibbs.moves import MOVES, Chain, Plan, Sizes, Target, log_prior, random_numbers
+from alps_ppl.gibbs.statistics import Statistics, weights_squares
+from alps_ppl.model.alps import ALPS
+
+STARTS = ("held", "prior", "dispersed", "off", "on")
+
+
+class ALPSGibbsState(NamedTuple):
+    """What moves from sweep to sweep; the data's statistics are arguments of the compiled sweep.
+
+    ``z``: b (latent), H, the latents' weights and, where they are learnt, noise_variance and inclusion_prob.
+    ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents; NaN
+    before the first sweep. ``gate_prob`` (gate,) is the probability with which the sweep drew each gate on: its mean
+    over the draws estimates the inclusion probability with less Monte Carlo error than the mean of ``b``.
+    ``open_sweeps`` counts the sweeps to come in which all gates are held open.
+    """
+
+    z: dict[str, Array]
+    potential_energy: Float[Array, ""]
+    gate_prob: Float[Array, " gate"]
+    rng_key: Array
+    open_sweeps: Int[Array, ""]
+
+
+def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> ALPSGibbsState:
+    """All moves of ``plan`` once, in their order.
+
+    Parameters
+    ----------
+    plan
+        Which moves, and the layout of the weights; static.
+    model, stats
+        The priors, and the sufficient statistics of the data.
+    state
+        Of one chain.
+    """
+    z, dtype = state.z, stats.gram.dtype
+    logits = _logits(model, z)
+    logits = jnp.where((state.open_sweeps > 0) & (logits > -jnp.inf), jnp.inf, logits)
+    target = Target(plan, model, stats, logits)
+    chain = Chain(z["H"], z["b"].astype(dtype), z["weights"], model.noise_variances(z), z.get("inclusion_prob"))
+    rng_key, key, gamma_key = random.split(state.rng_key, 3)
+    numbers = random_numbers(key, *_shapes(plan, model), dtype)._replace(key=gamma_key)
+
+    for name in plan.moves:
+        chain = MOVES[name].step(target, chain, numbers)
+
+    z = {"b": chain.b.astype(jnp.int32), "H": chain.H, "weights": chain.weights}
+    z |= {"noise_variance": chain.noise_variance} if model.learns_noise else {}
+    z |= {"inclusion_prob": chain.inclusion_prob} if model.learns_inclusion else {}
+    # A move of gates with a block of their own leaves shared gates out (NaN).
+    gate_prob = jnp.nanmean(jnp.stack(chain.gate_probs), 0)
+    energy = _potential_energy(model, stats, chain)
+    return ALPSGibbsState(z, energy, gate_prob, rng_key, jnp.maximum(state.open_sweeps - 1, 0))
+
+
+def first_state(
+    plan: Plan, start: str, model: ALPS, stats: Statistics, rng_key: Array, sites: dict[str, Array], open_sweeps: int
+) -> ALPSGibbsState:
+    """Where a chain starts: at ``sites``, and where they lack a site as ``start`` says, the rest from the prior."""
+    dtype = stats.gram.dtype
+    rng_key, key, noise_key = random.split(rng_key, 3)
+    num_gates = len(model.gate_names)
+    numbers = random_numbers(
+        key,
+        {"H": model.mixing_variance.shape, "weights": stats.owner.shape},
+        {"b": (num_gates,), "prob": ()},
+        dtype,
+    )
+    prior = model.inclusion_prob[model.first]
+    probs: dict[str, Any] = {"prior": prior, "dispersed": numbers.uniform["prob"], "off": 0.0, "on": 1.0}
+    probs["held"] = jnp.where(prior > 0, 1.0, 0.0)
+    z = {
+        "b": numbers.uniform["b"] <= probs[start],
+        "H": numbers.normal["H"] * jnp.sqrt(model.mixing_variance),
+        "weights": numbers.normal["weights"],
+    }
+    if model.learns_noise:
+        z["noise_variance"] = model.noise_variance.expand((len(model.outputs),)).sample(noise_key)
+    if model.learns_inclusion:
+        z["inclusion_prob"] = model.inclusion_prior.mean
+    z = {name: jnp.asarray(sites.get(name, value), dtype) for name, value in z.items()}
+    z["b"] = model.gates(z["b"]).astype(jnp.int32)
+    unknown = jnp.full((), jnp.nan, dtype)  # the first sweep's to compute: a second of compilation
+    return ALPSGibbsState(z, unknown, jnp.asarray(prior, dtype), rng_key, jnp.asarray(open_sweeps, jnp.int32))
+
+
+def _shapes(plan: Plan, model: ALPS) -> tuple[dict[str, tuple], dict[str, tuple]]:
+    """The standard normals and the uniforms that each move takes."""
+    sizes = Sizes(len(model.outputs), len(model.latents), len(model.gate_names), plan)
+    moves = {name: MOVES[name] for name in plan.moves}
+    normal = {name: move.normal(sizes) for name, move in moves.items() if move.normal}
+    return normal, {name: move.uniform(sizes) for name, move in moves.items() if move.uniform}
+
+
+def _logits(model: ALPS, z: dict[str, Array]) -> Float[Array, " latent"]:
+    """Logit theta of each latent's gate."""
+    logits = jnp.asarray(model.inclusion_logits, z["H"].dtype)
+    if not model.learns_inclusion:
+        return logits
+    return jnp.where(model.certain, logits, jax.scipy.special.logit(z["inclusion_prob"]))
+
+
+def _potential_energy(model: ALPS, stats: Statistics, chain: Chain) -> Float[Array, ""]:
+    noise, weights = chain.noise_variance, chain.weights
+    s = jnp.asarray(model.mixing_variance, noise.dtype)
+    logits = _logits(model, {"H": chain.H, "inclusion_prob": chain.inclusion_prob})
+    log_likelihood = -0.5 * (stats.num_observed @ jnp.log(2 * jnp.pi * noise) + chain.residual_squares @ (1 / noise))
+    log_joint = (
+        log_prior(model, chain.H, chain.b, logits)
+        + log_likelihood
+        - 0.5 * (weights_squares(stats, weights, s.shape[1]).sum() + weights.size * np.log(2 * np.pi))
+        - 0.5 * jnp.log(2 * jnp.pi * s).sum()
+    )
+    if stats.states is not None:
+        log_joint += stats.states.half_log_det
+    if model.learns_noise:
+        log_joint += model.noise_variance.log_prob(noise).sum()
+    if model.learns_inclusion:
+        log_joint += model.inclusion_prior.log_prob(chain.inclusion_prob)
+    return -log_joint.astype(noise.dtype)

@@ -1,0 +1,315 @@
+"""GP-ALPS, the generative model, written once (paper, section 2)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Bool, Float, Int
+from numpyro import handlers
+from numpyro.distributions import constraints
+from tinygp.transforms import Subspace
+
+from alps_ppl import checks
+from alps_ppl.model import arguments
+from alps_ppl.model.covariances import Covariance, parameters, with_parameters
+from alps_ppl.model.processes import GaussianProcess
+
+# Of the relaxed program's gates (paper, App. B.7).
+PRIOR_TEMPERATURE = 0.5
+# Where a gate's prior is 0 or 1 its logit is infinite. The site then gets this logit, and the gate itself is set.
+LARGEST_LOGIT = 40.0
+
+
+@jax.tree_util.register_pytree_node_class
+class ALPS:
+    """The GP-ALPS model: a linear mixing model of Gaussian processes with a gate on every latent.
+
+    Calling it runs the NumPyro program (paper, eq. 2)::
+
+        x_j ~ GP(0, k_j),   b_j ~ Bern(theta_j),   H_ij ~ N(0, s_ij),
+        f(t) = H (x(t) o b),   y_i(t) ~ N(f_i(t), sigma_i^2)
+
+    with sites ``x`` (latent, time), ``b`` (latent), ``H`` (output, latent), ``noise_variance``
+    (output) if it is learnt, and ``y`` (time, output): rows are times, columns are outputs. NaN in
+    ``y`` is a missing cell. ``relaxed=True`` makes the gate a RelaxedBernoulli of temperature 1/2,
+    as SVI needs; nothing else changes. A model is a JAX pytree of its priors' numbers, so compiled functions take it as
+    an argument.
+
+    Parameters
+    ----------
+    covariances
+        A tinygp covariance for each latent's name.
+    outputs
+        The outputs' names, or how many there are.
+    inclusion_prob
+        theta, the prior probability of a gate: a number or one per latent; 0 and 1 mean never and
+        always. A ``dist.Beta``: one theta for all gates, learnt, with that prior. Or give ``expected_active``, the
+        prior mean of the number of active latents. Default 1/2.
+    always_on
+        Names of latents that have no gate: theta is 1 for them.
+    shared_gates
+        ``{gate: [latents]}``: latents that are on or off together, with one gate b. The site ``b`` then has a
+        value per gate, in the order of ``gate_names``; ``gates(b)`` spreads it over the latents.
+    covariance_bounds
+        ``{latent: {parameter: (low, high)}}``: positive covariance parameters that ``fit_svi`` learns within these
+        bounds, from where the covariance has them; ``fit.model`` holds what it learnt. A parameter is an attribute of
+        the tinygp covariance, through sums and products by a path: "scale", "kernel2.scale".
+    mixing_variance
+        s, the prior *variance* of H in squared output units: a number, one per output, or (output, latent).
+    noise_variance
+        sigma^2 in squared output units. A number or one per output: fixed. A NumPyro distribution: learnt,
+        with that prior for each output (the Gibbs sampler needs an InverseGamma).
+    jitter
+        Added to Gram matrices before a Cholesky factor, relative to their mean diagonal. Default 1e-8
+        in float64 and 1e-4 in float32.
+
+    Raises ValueError or TypeError when an argument is none of these.
+    """
+
+    def __init__(
+        self,
+        covariances: Mapping[str, Covariance] | Iterable[tuple[str, Covariance]],
+        outputs: int | Sequence[str] = 1,
+        *,
+        inclusion_prob: float | Sequence[float] | dist.Beta | None = None,
+        expected_active: float | None = None,
+        always_on: Sequence[str] = (),
+        shared_gates: Mapping[str, Sequence[str]] | None = None,
+        mixing_variance: float | Sequence[float] | Float[Array, "output latent"] = 1.0,
+        noise_variance: float | Sequence[float] | dist.Distribution,
+        covariance_bounds: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
+        jitter: float | None = None,
+    ):
+        self.latents, self.covariances = arguments.named_covariances(covariances)
+        self.outputs = checks.output_names(outputs)
+        self.gate_names, self.gate_of = arguments.gates(self.latents, shared_gates or {})
+        self.inclusion_prior: Any = inclusion_prob if isinstance(inclusion_prob, dist.Beta) else None
+        self.inclusion_prob = arguments.inclusion_probs(
+            inclusion_prob, expected_active, self.latents, always_on, self.gate_of
+        )
+        self.mixing_variance = arguments.mixing_variances(mixing_variance, len(self.outputs), len(self.latents))
+        self.noise_variance: Any = arguments.noise_variances(noise_variance, len(self.outputs))
+        self.covariance_bounds = arguments.covariance_bounds(self.latents, self.covariances, covariance_bounds or {})
+        self.jitter = None if jitter is None else checks.in_range("jitter", jitter, 0.0)
+
+    def __call__(
+        self,
+        inputs: Float[Array, "time *column"],
+        y: Float[Array, "time output"] | None = None,
+        *,
+        relaxed: bool = False,
+        num_times: int | None = None,
+    ):
+        """The program, after a check of its arguments.
+
+        Parameters
+        ----------
+        inputs
+            (time,) or (time, column).
+        y
+            (time, output), NaN for a missing cell; None draws it.
+        relaxed
+            Whether the gates are RelaxedBernoulli.
+        num_times
+            Of how many times these are a minibatch: only ``y`` is scaled up.
+        """
+        return self.program(*self.check(inputs, y), relaxed=relaxed, num_times=num_times)
+
+    def program(self, inputs: Array, y: Array | None = None, *, relaxed: bool = False, num_times: int | None = None):
+        """Eq. 2: ``__call__`` without the check."""
+        output = numpyro.plate("output", len(self.outputs))
+        time = numpyro.plate("time", len(inputs), dim=-2)
+
+        covariances = self.learnt_covariances(self.covariance_params(inputs.dtype))
+        x = numpyro.sample(
+            "x",
+            GaussianProcess(covariances, inputs, jitter=self.jitter),
+            infer={"event_dims": ["latent", "time"]},
+        )
+        logits = jnp.asarray(self.site_logits, inputs.dtype)
+        if self.learns_inclusion:
+            theta = numpyro.sample("inclusion_prob", self.inclusion_prior)
+            logits = jnp.where(self.certain[self.first], logits, jax.scipy.special.logit(theta))
+        with self.gate_plate:
+            bernoulli = (
+                dist.RelaxedBernoulliLogits(PRIOR_TEMPERATURE, logits) if relaxed else dist.Bernoulli(logits=logits)
+            )
+            b = self.gates(numpyro.sample("b", bernoulli))
+        with output:
+            scale = jnp.sqrt(jnp.asarray(self.mixing_variance, inputs.dtype))
+            H = numpyro.sample("H", dist.Normal(0.0, scale).to_event(1), infer={"event_dims": ["latent"]})
+            noise_variance = (
+                numpyro.sample("noise_variance", self.noise_variance)
+                if self.learns_noise
+                else jnp.asarray(self.noise_variance, inputs.dtype)
+            )
+        with time, output:
+            f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
+            noise = dist.Normal(f, jnp.sqrt(noise_variance))
+            if y is None:
+                return numpyro.sample("y", noise)
+            observed = ~jnp.isnan(y)
+            with handlers.scale(scale=(num_times or len(inputs)) / len(inputs)):
+                return numpyro.sample("y", noise.mask(observed), obs=jnp.where(observed, y, 0.0))
+
+    def check(self, inputs: Any, y: Any = None, *, name: str = "inputs") -> tuple[Array, Array | None]:
+        """``inputs`` and ``y`` as float arrays of shape (time,) or (time, column) and (time, output).
+
+        Parameters
+        ----------
+        inputs
+            Numbers, in any order; ``name`` is what errors call them.
+        y
+            (time, output) with NaN for a missing cell, or None.
+
+        Raises a ValueError or TypeError that says what was expected, got, and what to do.
+        """
+        inputs = checks.times(inputs, name)
+        num_columns = inputs.shape[1] if inputs.ndim == 2 else 1
+        for latent, covariance in zip(self.latents, self.covariances, strict=True):
+            column = getattr(covariance, "axis", None) if isinstance(covariance, Subspace) else None
+            # JAX would take the last column for one that isn't there.
+            if isinstance(column, int) and not (inputs.ndim == 2 and -num_columns <= column < num_columns):
+                raise ValueError(f"latent {latent!r} reads column {column} of {name}, whose shape is {inputs.shape}")
+        return inputs, None if y is None else checks.cells(y, inputs, self.outputs)
+
+    def check_data(self, inputs: Any, y: Any) -> tuple[Array, Array]:
+        """``check`` for a fit: ``y`` has to be there, and float32 has to be fine enough for it."""
+        if y is None:
+            raise ValueError("y: expected data of shape (time, output), NaN where a cell is missing, got None")
+        inputs, y = self.check(inputs, y)
+        checks.warn_if_off_centre(y, self.outputs)
+        return inputs, y
+
+    @property
+    def learns_inclusion(self) -> bool:
+        """Whether ``inclusion_prob`` is a site of the program."""
+        return self.inclusion_prior is not None
+
+    @property
+    def learns_noise(self) -> bool:
+        """Whether ``noise_variance`` is a site of the program."""
+        return isinstance(self.noise_variance, dist.Distribution)
+
+    @property
+    def inclusion_logits(self) -> Float[np.ndarray, " latent"]:
+        """Logit theta, infinite where theta is 0 or 1."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.inclusion_prob) - np.log1p(-self.inclusion_prob)
+
+    @property
+    def certain(self) -> Bool[np.ndarray, " latent"]:
+        """Where theta is 0 or 1: such a gate is fixed, and its site has no effect."""
+        return (self.inclusion_prob == 0) | (self.inclusion_prob == 1)
+
+    @property
+    def first(self) -> Int[np.ndarray, " gate"]:
+        """The first latent of each gate."""
+        return np.unique(self.gate_of, return_index=True)[1]
+
+    @property
+    def site_logits(self) -> Float[np.ndarray, " gate"]:
+        """The logits of the site ``b``: logit theta, but finite."""
+        return np.clip(self.inclusion_logits, -LARGEST_LOGIT, LARGEST_LOGIT)[self.first]
+
+    def gates(self, b: Float[Array, "*draw gate"]) -> Float[Array, "*draw latent"]:
+        """The latents' gates from the site ``b``, exactly 0 or 1 where the prior says never or always."""
+        b = b if len(self.gate_names) == len(self.latents) else b[..., self.gate_of]
+        certain = self.certain
+        return jnp.where(certain, self.inclusion_prob.astype(b.dtype), b) if certain.any() else b
+
+    def noise_variances(self, sites: Mapping[str, Array]) -> Float[Array, "*draw output"]:
+        """The outputs' noise variances in draws of the sites, which have them where they are learnt."""
+        if self.learns_noise:
+            return sites["noise_variance"]
+        H = sites["H"]
+        return jnp.broadcast_to(jnp.asarray(self.noise_variance, H.dtype), H.shape[:-1])
+
+    @property
+    def gate_plate(self) -> numpyro.plate:
+        """The gates' plate: "latent", or "gate" where latents share one."""
+        shared = len(self.gate_names) < len(self.latents)
+        return numpyro.plate("gate" if shared else "latent", len(self.gate_names))
+
+    def prior_any(self, latents: Sequence[int] | np.ndarray) -> float:
+        """The prior probability that at least one of these latents, given by their places, is on."""
+        gates = np.unique(self.gate_of[list(latents)])
+        prob = self.inclusion_prob[self.first[gates]]
+        free = int(((prob > 0) & (prob < 1)).sum())
+        if self.inclusion_prior is None or (prob == 1).any() or not free:
+            return float(1 - (1 - prob).prod())
+        a, b = float(self.inclusion_prior.concentration1), float(self.inclusion_prior.concentration0)
+        return float(1 - np.prod([(b + k) / (a + b + k) for k in range(free)]))
+
+    def subset(self, latents: Sequence[str]) -> "ALPS":
+        """The same model with these latents only, in this model's order."""
+        if not len(latents) or not set(latents) <= set(self.latents):
+            raise ValueError(f"latents: expected some of {list(self.latents)}, got {checks.short(list(latents))}")
+        keep = [j for j, name in enumerate(self.latents) if name in set(latents)]
+        smaller = copy(self)
+        smaller.latents = tuple(self.latents[j] for j in keep)
+        smaller.covariances = tuple(self.covariances[j] for j in keep)
+        smaller.gate_names, smaller.gate_of = arguments.numbered([self.gate_names[self.gate_of[j]] for j in keep])
+        smaller.inclusion_prob = self.inclusion_prob[keep]
+        smaller.mixing_variance = self.mixing_variance[:, keep]
+        smaller.covariance_bounds = {n: b for n, b in self.covariance_bounds.items() if n in smaller.latents}
+        return smaller
+
+    def covariance_params(self, dtype) -> dict[str, Array]:
+        """A ``numpyro.param`` site for each covariance parameter with bounds, "latent.parameter".
+
+        It is the parameter's logarithm: a scale or a period is learnt by its ratio.
+        """
+        start = {name: parameters(c) for name, c in zip(self.latents, self.covariances, strict=True)}
+        return {
+            f"{latent}.{path}": numpyro.param(
+                f"{latent}.{path}",
+                jnp.log(jnp.asarray(start[latent][path], dtype)),
+                constraint=constraints.interval(*np.log(pair)),
+            )
+            for latent, bounds in self.covariance_bounds.items()
+            for path, pair in bounds.items()
+        }
+
+    def learnt_covariances(self, params: Mapping[str, Array]) -> tuple[Covariance, ...]:
+        """The covariances with the parameters that have bounds from ``params``."""
+        return tuple(
+            with_parameters(
+                c, {path: jnp.exp(params[f"{name}.{path}"]) for path in self.covariance_bounds.get(name, ())}
+            )
+            for name, c in zip(self.latents, self.covariances, strict=True)
+        )
+
+    def with_learnt(self, params: Mapping[str, Array]) -> "ALPS":
+        """The model whose covariances have the parameters learnt in ``params``, with none left to learn."""
+        if not self.covariance_bounds:
+            return self
+        learnt = copy(self)
+        learnt.covariances = self.learnt_covariances(jax.tree.map(np.asarray, dict(params)))
+        learnt.covariance_bounds = {}
+        return learnt
+
+    def tree_flatten(self):
+        """The priors' numbers, and what decides a program's shape: names, gates, which of them are certain."""
+        numbers = (self.covariances, self.mixing_variance, self.noise_variance, self.inclusion_prior)
+        bounds = tuple((name, tuple(by_path.items())) for name, by_path in self.covariance_bounds.items())
+        shape = (self.latents, self.outputs, self.gate_names, tuple(self.gate_of.tolist()))
+        return numbers, (*shape, tuple(self.inclusion_prob.tolist()), bounds, self.jitter)
+
+    @classmethod
+    def tree_unflatten(cls, shape, numbers) -> "ALPS":
+        """The model again, its numbers perhaps traced."""
+        model = object.__new__(cls)
+        model.covariances, model.mixing_variance, model.noise_variance, model.inclusion_prior = numbers
+        model.latents, model.outputs, model.gate_names, gate_of, inclusion_prob, bounds, model.jitter = shape
+        model.gate_of, model.inclusion_prob = np.array(gate_of), np.array(inclusion_prob)
+        model.covariance_bounds = {name: dict(by_path) for name, by_path in bounds}
+        return model
+
+    def __repr__(self):
+        return f"ALPS(latents={list(self.latents)}, outputs={list(self.outputs)})"

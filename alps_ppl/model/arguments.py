@@ -1,0 +1,128 @@
+"""The arguments of ``ALPS`` as arrays of known shapes, or an error that says what was expected."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Float, Int
+
+from alps_ppl.checks import in_range, numbers, positive, short
+from alps_ppl.model.covariances import Covariance, parameters
+
+
+def named_covariances(covariances: Any) -> tuple[tuple[str, ...], tuple[Covariance, ...]]:
+    """The latents' names and their covariances, from a mapping or pairs."""
+    try:
+        items = [(str(n), c) for n, c in (covariances.items() if isinstance(covariances, Mapping) else covariances)]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"covariances: expected {{name: covariance}} or (name, covariance) pairs, got {short(covariances)}"
+        ) from None
+    pairs = dict(items)
+    if not pairs or len(pairs) < len(items):
+        raise ValueError(f"covariances: expected at least one latent and no name twice, got {short(list(pairs))}")
+    for name, covariance in pairs.items():
+        if not isinstance(covariance, Covariance):
+            raise TypeError(
+                f"covariances[{name!r}]: expected a tinygp covariance (tinygp.kernels or alps.linear_periodic), "
+                f"got {type(covariance).__name__}"
+            )
+    return tuple(pairs), tuple(pairs.values())
+
+
+def gates(latents: Sequence[str], shared: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], np.ndarray]:
+    """The gates' names, in the order of their first latents, and the gate of each latent."""
+    gate: dict[str, str] = {}
+    for name, members in shared.items():
+        taken = str(name) in latents and list(members) != [name]
+        if taken or not members or not set(members) <= set(latents) - set(gate):
+            raise ValueError(
+                f"shared_gates[{name!r}]: expected a name that no latent has, and a list of some of the latents "
+                f"{list(latents)}, none of them in another gate, got {short(members)}"
+            )
+        gate |= dict.fromkeys(members, str(name))
+    return numbered([gate.get(latent, latent) for latent in latents])
+
+
+def numbered(gate_of_latent: Sequence[str]) -> tuple[tuple[str, ...], Int[np.ndarray, " latent"]]:
+    """The different names, and each latent's number among them."""
+    names = tuple(dict.fromkeys(gate_of_latent))
+    return names, np.array([names.index(name) for name in gate_of_latent])
+
+
+def inclusion_probs(
+    inclusion_prob: Any, expected_active: Any, latents: Sequence[str], always_on: Sequence[str], gate_of: np.ndarray
+) -> Float[np.ndarray, " latent"]:
+    """Theta of each latent; the prior mean where it is learnt."""
+    if isinstance(always_on, str) or not set(always_on) <= set(latents):
+        raise ValueError(f"always_on: expected a list of some of the latents {list(latents)}, got {always_on!r}")
+    if inclusion_prob is not None and expected_active is not None:
+        raise ValueError("give inclusion_prob or expected_active, not both")
+    always = np.isin(latents, list(always_on))
+    if isinstance(inclusion_prob, dist.Beta):
+        inclusion_prob = float(inclusion_prob.mean)
+    if expected_active is not None:
+        expected = in_range("expected_active", expected_active, int(always.sum()), len(latents))
+        inclusion_prob = (expected - always.sum()) / max(len(latents) - always.sum(), 1)
+    prob = numbers("inclusion_prob", 0.5 if inclusion_prob is None else inclusion_prob)
+    if prob.shape not in ((), (len(latents),)) or not ((prob >= 0) & (prob <= 1)).all():
+        raise ValueError(
+            f"inclusion_prob: expected probabilities in [0, 1], one or one per latent ({len(latents)}), got "
+            f"{short(inclusion_prob)}"
+        )
+    prob = np.where(always, 1.0, prob)
+    if not (prob == prob[np.unique(gate_of, return_index=True)[1]][gate_of]).all():
+        raise ValueError(f"shared_gates: expected one inclusion_prob for the latents of a gate, got {prob.tolist()}")
+    return prob
+
+
+def mixing_variances(mixing_variance: Any, num_outputs: int, num_latents: int) -> Float[np.ndarray, "output latent"]:
+    """s_ij, from a number, one per output, or all."""
+    shapes = ((), (num_outputs,), (num_outputs, num_latents))
+    described = f"a number, one per output ({num_outputs}), or (output, latent) = ({num_outputs}, {num_latents})"
+    s = positive("mixing_variance", mixing_variance, shapes, described)
+    return np.broadcast_to(s[:, None] if s.ndim == 1 else s, (num_outputs, num_latents)).copy()
+
+
+def noise_variances(noise_variance: Any, num_outputs: int) -> Float[np.ndarray, " output"] | dist.Distribution:
+    """Fixed variances, one per output, or the prior of learnt ones."""
+    if not isinstance(noise_variance, dist.Distribution):
+        described = f"a number or one per output ({num_outputs})"
+        variance = positive("noise_variance", noise_variance, ((), (num_outputs,)), described)
+        return np.broadcast_to(variance, (num_outputs,)).copy()
+    shape = noise_variance.batch_shape
+    right_shape = shape in ((), (1,), (num_outputs,)) and not noise_variance.event_shape
+    if not right_shape or bool(jnp.any(noise_variance.support(jnp.asarray(-1.0)))):
+        raise ValueError(
+            f"noise_variance: expected a prior of positive numbers, e.g. InverseGamma, of batch shape () or "
+            f"({num_outputs},), got {type(noise_variance).__name__} of batch shape {shape}"
+        )
+    base = getattr(noise_variance, "base_dist", None)
+    if isinstance(base, dist.InverseGamma):  # one prior expanded: its Gibbs conditional reads its parameters
+        return dist.InverseGamma(jnp.broadcast_to(base.concentration, shape), base.rate)
+    return noise_variance
+
+
+def covariance_bounds(
+    latents: Sequence[str], covariances: Sequence[Covariance], bounds: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """``{latent: {parameter: (low, high)}}`` of parameters that there are, each now between its bounds."""
+    checked: dict[str, dict[str, tuple[float, float]]] = {}
+    known = {name: parameters(covariance) for name, covariance in zip(latents, covariances, strict=True)}
+    for latent, path, pair in (
+        (name, path, pair) for name, by_path in bounds.items() for path, pair in by_path.items()
+    ):
+        name = f"covariance_bounds[{latent!r}][{path!r}]"
+        if path not in known.get(latent, ()):
+            parts = {of: list(its) for of, its in known.items()}
+            raise ValueError(f"{name}: expected a latent and one of its covariance's parameters, {parts}")
+        edges, own = numbers(name, pair), known[latent][path]
+        if edges.shape != (2,) or np.ndim(own) or not 0 < edges[0] < own < edges[1] < np.inf:
+            raise ValueError(
+                f"{name}: expected (low, high), positive, with the covariance's own {short(own)}, where learning "
+                f"starts, between them, got {short(pair)}"
+            )
+        checked.setdefault(latent, {})[path] = (float(edges[0]), float(edges[1]))
+    return checked

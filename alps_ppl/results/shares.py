@@ -1,0 +1,62 @@
+"""What each latent contributes to the outputs."""
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from alps_ppl import checks
+from alps_ppl.results.trees import Trees, as_trees
+
+
+def variance_shares(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
+    """Per engine, output and latent: the share of the output's observed variance that the latent accounts for.
+
+    ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. In a draw, an output is
+    y_i(t) = sum_j H_ij b_j x_j(t) + e_i(t) at the times at which it was observed and fitted, and over those times
+
+    - a row of ``part`` "latent" is var(H_ij b_j x_j) / var(y_i);
+    - "noise" is var(e_i) / var(y_i), of the residuals that the draw's latents leave, not of the parameter
+      ``noise_variance``;
+    - "overlap" is what remains to 1: twice the covariances between these terms, negative where they cancel.
+
+    ``share`` is the mean over draws, gates that are off included, ``lower`` and ``upper`` its central ``interval``. The
+    shares of an output add to 1. All are NaN for an output without two different observed values. SVI's draws of x
+    are not paths (see ``to_datatree``), which lifts its shares of slow latents a little.
+    """
+    checks.probability("interval", interval)
+    tails = [0.5 - interval / 2, 0.5 + interval / 2]
+    rows = []
+    for engine, tree in as_trees(trees, groups=("posterior", "observed_data"), needs="x").items():
+        posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw"))
+        x = posterior["x"].transpose("sample", "latent", "time").values
+        gated_H = (posterior["H"] * posterior["b"]).transpose("output", "sample", "latent").values
+        y = tree["observed_data"]["y"].transpose("output", "time").values
+        latents = [str(name) for name in posterior["latent"].values]
+        parts = [*(("latent", name) for name in latents), ("noise", ""), ("overlap", "")]
+        for output, H_i, y_i in zip(posterior["output"].values, gated_H, y, strict=True):
+            shares = _shares(H_i, x, y_i)
+            table = np.stack([shares.mean(0), *np.quantile(shares, tails, axis=0)], axis=1)
+            rows += [
+                {"engine": engine, "output": str(output), "part": part, "latent": latent}
+                | dict(zip(("share", "lower", "upper"), map(float, numbers), strict=True))
+                for (part, latent), numbers in zip(parts, table, strict=True)
+            ]
+    return pd.DataFrame(rows, columns=["engine", "output", "part", "latent", "share", "lower", "upper"])
+
+
+def while_on(posterior: xr.Dataset, latent: str) -> xr.Dataset:
+    """The draws in which a latent is on, its chains joined."""
+    draws = posterior[["H", "x", "b"]].sel(latent=latent).stack(sample=("chain", "draw"))
+    return draws.isel(sample=np.flatnonzero(draws["b"].values == 1))
+
+
+def _shares(gated_H: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(sample, latent + 2) of one output: its latents, noise, overlap. ``gated_H`` (sample, latent), ``y`` (time)."""
+    observed = ~np.isnan(y)
+    total = y[observed].var() if observed.any() else 0.0
+    if total == 0:
+        return np.full((len(x), x.shape[1] + 2), np.nan)
+    x = x[..., observed].astype(float)
+    latents = gated_H**2 * x.var(-1) / total
+    noise = (y[observed] - np.einsum("sj,sjt->st", gated_H, x)).var(-1) / total
+    return np.column_stack([latents, noise, 1 - latents.sum(1) - noise])

@@ -1,0 +1,170 @@
+"""ArviZ trees of a fit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+from jaxtyping import Array
+from numpyro.infer import Predictive, log_likelihood
+
+from alps_ppl import checks
+from alps_ppl.model.alps import ALPS
+from alps_ppl.model.covariances import equal_covariance_groups
+from alps_ppl.results.fits import Fit, check_finite, check_fit, time_coordinate
+
+# What a function takes that reads one tree of each engine.
+Trees = Fit | xr.DataTree | Mapping[str, Fit | xr.DataTree]
+DIMS = {
+    "b": ["latent"],
+    "x": ["latent", "time"],
+    "H": ["output", "latent"],
+    "noise_variance": ["output"],
+    "inclusion_prob": [],
+    "y": ["time", "output"],
+    "gate_prob": ["latent"],
+    "prior_inclusion_prob": ["latent"],
+    "covariance_group": ["latent"],
+    "prior_of_group": ["latent"],
+    "gate": ["latent"],
+}
+
+
+def to_datatree(fit: Fit, *, num_draws: int | None = None) -> xr.DataTree:
+    """The posterior as an ArviZ DataTree with named coordinates ``latent``, ``output`` and ``time``.
+
+    Groups: posterior (b, H, x and what else is learnt), sample_stats (``gate_prob``: the probability with which each
+    gate was drawn, or rho for SVI; of a sampler ``lp``, too), posterior_predictive, log_likelihood, observed_data,
+    constant_data. An SVI fit gives one chain of 1,000 independent draws; its x are drawn from the marginals, so a draw
+    isn't a path. With missing cells log_likelihood runs over ``cell``, the observed ones only. The tree's ``engine``
+    attribute is "svi" or "gibbs". ``num_draws``: at most so many of each chain, evenly spread; None: all. x, y and the
+    log likelihood have a number per draw and time: of long series take few draws.
+
+    Raises a TypeError for what isn't a fit, and a ValueError for draws that aren't finite.
+    """
+    check_fit(fit)
+    if num_draws is not None:
+        checks.whole_number("num_draws", num_draws)
+    return tree_of(fit, x=True, y=True, num_draws=num_draws)
+
+
+def tree_of(fit: Fit, *, x: bool = False, y: bool = False, num_draws: int | None = None) -> xr.DataTree:
+    """``to_datatree``'s tree with as much as is needed.
+
+    Parameters
+    ----------
+    fit
+        Of either engine.
+    x
+        Whether the posterior has x.
+    y
+        Whether there are posterior_predictive and log_likelihood.
+    num_draws
+        At most so many draws of each chain, evenly spread; None: all.
+    """
+    from arviz_base import from_dict
+
+    model = fit.model
+    total = fit.samples["b"].shape[1]
+    keep = np.linspace(0, total - 1, min(num_draws or total, total)).round().astype(int)
+    sites = {name: fit.samples[name][:, keep] for name in fit.samples if x or name != "x"}
+    check_finite(**sites)
+    stats = {name: values[:, keep] for name, values in fit.sample_stats.items()}
+    if "gate_prob" in stats:
+        stats["gate_prob"] = model.gates(stats["gate_prob"])
+    groups: dict[str, Any] = {"posterior": sites | {"b": model.gates(sites["b"])}, "sample_stats": stats}
+    if y:
+        groups |= _of_y(fit, sites)
+    groups |= {"observed_data": {"y": fit.y}, "constant_data": _prior(model)}
+    time = time_coordinate(fit.inputs)
+    coords = {"latent": list(model.latents), "output": list(model.outputs), "time": time["time"]}
+    tree = from_dict(jax.tree.map(np.asarray, groups), dims=DIMS, coords=coords)
+    if "inputs" in time:
+        tree["constant_data"]["inputs"] = xr.DataArray(time["inputs"][1], dims=time["inputs"][0])
+    observed = ~np.isnan(np.asarray(fit.y))
+    if y and not observed.all():
+        tree["log_likelihood"] = xr.DataTree(_observed_cells(tree["log_likelihood"].to_dataset(), observed))
+    tree.attrs["engine"] = fit.engine
+    return tree
+
+
+def as_trees(given: Any, *, needs: str = "b", groups: Sequence[str] = ("posterior",)) -> dict[str, xr.DataTree]:
+    """Trees by engine, from a tree or a fit, or from several by name.
+
+    Parameters
+    ----------
+    given
+        Fits, or ``to_datatree``'s trees. A fit's tree has draws of x if they are needed, and none of y.
+    needs
+        The site of which each must have draws.
+    groups
+        The groups that each must have.
+
+    Raises a TypeError or ValueError for what is none of these.
+    """
+    if isinstance(given, xr.DataTree) or not isinstance(given, Mapping):  # a DataTree is a Mapping, too
+        tree = as_tree(given, needs=needs, groups=groups)
+        return {tree.attrs.get("engine", "posterior"): tree}
+    if not given:
+        raise ValueError("trees: expected at least one tree or fit, got none")
+    return {engine: as_tree(one, f"trees[{engine!r}]", needs=needs, groups=groups) for engine, one in given.items()}
+
+
+def as_tree(given: Any, name: str = "tree", *, needs: str = "b", groups: Sequence[str] = ("posterior",)) -> xr.DataTree:
+    """One tree, from a tree or a fit.
+
+    Parameters
+    ----------
+    given, needs, groups
+        As in ``as_trees``.
+    name
+        What errors call it.
+    """
+    if not isinstance(given, xr.DataTree):
+        check_fit(given, name, "a fit or its to_datatree")
+        return tree_of(given, x=needs == "x")
+    lacking = sorted(set(groups) - set(given.children))
+    if lacking:
+        raise ValueError(f"{name}: expected to_datatree's result, got a tree without {', '.join(lacking)}")
+    if needs not in given["posterior"]:
+        found = sorted(map(str, given["posterior"].data_vars))
+        raise ValueError(f"{name}: expected draws of {needs}, got {found}; to_datatree(fit) has them")
+    return given
+
+
+def _prior(model: ALPS) -> dict[str, np.ndarray]:
+    group = np.array(equal_covariance_groups(model.covariances))
+    prior = {
+        "prior_inclusion_prob": model.inclusion_prob,
+        "covariance_group": group,
+        "prior_of_group": np.array([model.prior_any(np.flatnonzero(group == g)) for g in group]),
+        "gate": model.gate_of,
+    }
+    beta = model.inclusion_prior
+    return (
+        prior
+        if beta is None
+        else prior | {"inclusion_concentration": np.array([beta.concentration1, beta.concentration0])}
+    )
+
+
+def _of_y(fit: Fit, sites: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
+    """Draws of y given the sites, (chain, draw, time, output), and the log likelihood of its cells."""
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in sites.items()}
+    draws, likelihood = _draws_of_y(fit.model, flat, fit.inputs, fit.y)
+    shape = (*sites["b"].shape[:2], *fit.y.shape)
+    return {"posterior_predictive": {"y": draws.reshape(shape)}, "log_likelihood": {"y": likelihood.reshape(shape)}}
+
+
+@jax.jit
+def _draws_of_y(model: ALPS, flat: dict[str, Array], inputs: Array, y: Array) -> tuple[Array, Array]:
+    draws = Predictive(model.program, flat, return_sites=["y"])(jax.random.key(0), inputs)["y"]
+    return draws, log_likelihood(model.program, flat, inputs, y)["y"]
+
+
+def _observed_cells(dataset: xr.Dataset, observed: np.ndarray) -> xr.Dataset:
+    """(time, output) as one dimension ``cell`` that leaves the missing cells out: no likelihood, no zero either."""
+    row, column = np.nonzero(observed)
+    cells = dataset.isel(time=xr.DataArray(row, dims="cell"), output=xr.DataArray(column, dims="cell"))
+    return cells.rename({"time": "cell_time", "output": "cell_output"})

@@ -1,0 +1,10 @@
+"""Files and tables of series, and what is said of them as text.
+
+- ``durations``: "24h", "4d" in the unit of a table's times, and the name that reads best for a length of time.
+- ``dates``: dates and durations as hours or days; the one place where dates are recognised and read.
+- ``grammar``: "rbf(4d) * periodic(24h)" as a tinygp covariance.
+- ``data``: ``Data``, a table with its held-out cells and its standardisation; ``Conversion``, the way back.
+- ``cells``: a CSV or Parquet file's cells as they are written; ``reading``: the series in it, by time.
+- ``splitting``: a table's last stretch, held out, and the times ahead of its end.
+- ``proposals``: the processes that ``--latent auto`` proposes, and decoys.
+"""

@@ -1,0 +1,152 @@
+"""A file's cells as they are written: CSV or Parquet, text still, and a column of it as numbers."""
+
+import csv
+import re
+import warnings
+from collections.abc import Sequence
+from itertools import dropwhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from alps_ppl.checks import short
+from alps_ppl.tables.dates import not_dates
+
+# Besides what pandas takes for a missing cell: an empty cell, NA, N/A, NaN, null and the like.
+MISSING = ["-", "--", ".", "?"]
+SEPARATORS = ",;\t|"
+# A number with the decimal sign in it, alone between two NULs.
+WITH_DECIMAL = r"(?<![^\0])\s*[-+]?\d*{}\d+(?:[eE][-+]?\d+)?\s*(?![^\0])"
+
+
+def read_file(path: Path, separator: str | None = None, encoding: str = "utf-8-sig") -> pd.DataFrame:
+    """A CSV file's rows as text, NaN where a cell is missing, or a Parquet file's as pandas reads it.
+
+    Parameters
+    ----------
+    path, separator, encoding
+        As ``read_table`` has them.
+    """
+    return _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path, separator, encoding)
+
+
+def _read_csv(path: Path, separator: str | None, encoding: str) -> pd.DataFrame:
+    try:
+        separator, header = _header(path, separator, encoding)
+        _check_header(path, header)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
+            # As text: what isn't a number is then an error that names its place.
+            table = pd.read_csv(
+                path, sep=separator, encoding=encoding, dtype=object, na_values=MISSING, skipinitialspace=True,
+                index_col=False, low_memory=False,
+            )  # fmt: skip
+    except UnicodeError:
+        name = "UTF-8" if encoding == "utf-8-sig" else encoding
+        raise ValueError(
+            f"{path.name}: expected text in {name}, got bytes that aren't; save it as UTF-8, or name its encoding, "
+            "e.g. cp1252"
+        ) from None
+    except LookupError:
+        raise ValueError(f"encoding: expected the name of one, e.g. utf-8 or cp1252, got {encoding!r}") from None
+    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, csv.Error) as error:
+        reason = str(error).strip()
+        raise ValueError(f"{path.name}: expected as many cells in every row as in the header: {reason}") from None
+    if len(header) != table.shape[1]:
+        raise ValueError(
+            f"{path.name}: expected a name for each of {table.shape[1]} columns in the first row, got {short(header)}; "
+            "write them without quotes and line breaks"
+        )
+    return table.set_axis(header, axis=1)
+
+
+def _header(path: Path, separator: str | None, encoding: str) -> tuple[str, list[str]]:
+    """The separator that splits the first row into most cells, and these."""
+    found = {}
+    for sign in [separator] if separator else SEPARATORS:
+        with path.open(newline="", encoding=encoding) as file:
+            lines = dropwhile(lambda line: not line.strip(), (line.lstrip("\ufeff") for line in file))
+            row = next(csv.reader(lines, delimiter=sign, skipinitialspace=True), [])
+            found[sign] = [_on_one_line(cell) for cell in row]
+    best = max(found, key=lambda sign: len(found[sign]))
+    return best, found[best]
+
+
+def _on_one_line(name: str) -> str:
+    """A column's name is text for tables and figures: a line break in it, as spreadsheets have them, is a space."""
+    return " ".join(filter(None, (line.strip() for line in name.splitlines())))
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    if not header:
+        raise ValueError(f"{path.name}: expected a header and rows of values, got an empty file")
+    nameless = [str(column + 1) for column, name in enumerate(header) if not name]
+    if len(nameless) > 1:
+        raise ValueError(
+            f"{path.name}: expected a name for every column, got none for columns {listed(nameless)}; name or delete "
+            "them"
+        )
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise ValueError(f"{path.name}: expected column names that differ, got {short(twice)} more than once")
+    number = r"[-+]?\d*[.,]?\d+(?:[eE][-+]?\d+)?"
+    if all(re.fullmatch(number, name) or not not_dates([name])[0] for name in header):
+        raise ValueError(f"{path.name}: expected a line with the columns' names first, got {short(header)}")
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_parquet(path)
+    except ImportError:
+        raise ValueError(f"{path.name}: reading Parquet needs pyarrow; install it, or save the table as CSV") from None
+    except OSError:
+        raise
+    except Exception as error:  # pyarrow's own
+        raise ValueError(f"{path.name}: expected a Parquet file, got {short(str(error))}") from None
+    if not isinstance(table.index, pd.RangeIndex):
+        table = table.reset_index()
+    names = [_on_one_line(str(name)) for name in table.columns]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path.name}: expected column names that differ, got {short(names)}")
+    return table.set_axis(names, axis=1)
+
+
+def decimal_sign(raw: pd.DataFrame) -> str:
+    """A comma where cells look like 3,5 and none looks like 3.5; else a period."""
+    texts = ["\0".join(cell for cell in cells if isinstance(cell, str)) for _, cells in raw.items()]
+    if any(re.search(WITH_DECIMAL.format(r"\."), text) for text in texts):
+        return "."
+    return "," if any("," in text and re.search(WITH_DECIMAL.format(","), text) for text in texts) else "."
+
+
+def column_numbers(cells: pd.Series, decimal: str) -> np.ndarray:
+    """A column's cells as floats, to the last digit as Python reads them; NaN for what is missing or no number.
+
+    1_000 is no number here, though Python takes it for one: somebody's code or date, perhaps.
+    """
+    if pd.api.types.is_bool_dtype(cells) or pd.api.types.is_datetime64_any_dtype(cells):
+        return np.full(len(cells), np.nan)
+    if pd.api.types.is_numeric_dtype(cells):
+        return cells.to_numpy(float, na_value=np.nan)
+    values = cells.to_numpy(object)
+    if decimal != "." or any("_" in cell for cell in values if isinstance(cell, str)):
+        texts = cells.map(lambda cell: str(cell).replace("_", "no number").replace(decimal, "."), na_action="ignore")
+        values = texts.to_numpy(object)
+    try:
+        return values.astype(float)
+    except (TypeError, ValueError):
+        return np.array([_number(value) for value in values], float)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return np.nan
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, the first twenty."""
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")

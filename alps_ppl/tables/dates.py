@@ -1,0 +1,150 @@
+"""Dates and durations as numbers: hours since the first date, or days where the median step is a day or more.
+
+Dates are ISO 8601 text, or what Python, NumPy or pandas have for dates. An hour is an hour across a change of clocks:
+dates with a time zone are counted in UTC, and those without one as if they were.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+
+from alps_ppl.checks import numbers, short
+
+
+class Times(NamedTuple):
+    """Times as numbers, and what they were.
+
+    ``unit`` is "hours" or "days" where they were dates or durations, else None. ``dates``, as passed, and ``origin``,
+    the first of them, are None unless they were dates.
+    """
+
+    values: Float[np.ndarray, "time *column"]
+    label: str
+    unit: str | None = None
+    origin: pd.Timestamp | None = None
+    dates: np.ndarray | None = None
+
+
+def read_times(inputs: Any) -> Times:
+    """``Data``'s inputs, (time,) or (time, column): dates, durations or numbers.
+
+    Raises a ValueError or TypeError for other shapes, what is none of the three, and a missing time.
+    """
+    try:
+        stamps = np.asarray(inputs)
+    except ValueError:
+        raise TypeError(f"inputs: expected as many columns in every row, got {short(inputs)}") from None
+    if stamps.ndim not in (1, 2) or stamps.size == 0:
+        raise ValueError(f"inputs: expected shape (time,) or (time, column), got {stamps.shape}")
+    flat = stamps.reshape(-1)
+    if _are_dates(stamps):
+        dates = _read_dates(flat, "inputs")
+        origin = dates.min()
+        values, unit = _hours_or_days(dates - origin)
+        times = Times(values, f"{unit} since {origin:%Y-%m-%d %H:%M}", unit, origin, stamps)
+    elif pd.api.types.infer_dtype(flat) in ("timedelta", "timedelta64"):
+        values, unit = _hours_or_days(pd.to_timedelta(flat))
+        times = Times(values, unit, unit)
+    else:
+        times = Times(numbers("inputs", inputs), str(getattr(inputs, "name", None) or "t"))
+    return times._replace(values=_finite(times.values.reshape(stamps.shape), stamps, "inputs"))
+
+
+def numbers_since(times: Any, origin: str | None, unit: str | None) -> Float[np.ndarray, "time *column"]:
+    """Later times as ``read_times`` has given those of ``origin`` and ``unit``.
+
+    Parameters
+    ----------
+    times
+        Of any shape, in any order: dates where there is an ``origin``, durations where there is only a ``unit``,
+        numbers where there is neither. A TypeError for times of another kind, a ValueError for a missing one.
+    origin
+        The date that is zero, as ISO 8601 text, in UTC or without a zone.
+    unit
+        "hours" or "days".
+    """
+    stamps = np.asarray(times)
+    flat = stamps.reshape(-1)
+    if unit is None:
+        return _finite(numbers("times", times), stamps, "times")
+    if origin is None:
+        since = _read_durations(flat)
+    elif _are_dates(stamps):
+        since = _read_dates(flat, "times") - pd.Timestamp(origin)
+    else:
+        raise TypeError(f"times: expected dates, as those that were fitted, got {short(str(flat[0]))}")
+    return _finite((_hours(since) / (24 if unit == "days" else 1)).reshape(stamps.shape), stamps, "times")
+
+
+def in_utc(cells: Any) -> pd.DatetimeIndex:
+    """ISO 8601 dates, those without a zone as if in UTC; a ValueError or TypeError where a cell is none."""
+    return pd.DatetimeIndex(pd.to_datetime(cells, format="ISO8601", utc=True))
+
+
+def not_dates(cells: Any) -> Bool[np.ndarray, " time"]:
+    """The cells that are no ISO 8601 dates, missing ones among them."""
+    return np.asarray(pd.isna(pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)))
+
+
+def column_dates(cells: pd.Series) -> pd.DatetimeIndex:
+    """A file's column of ISO 8601 dates: in UTC if one of them has a zone, else without one.
+
+    Raises a ValueError or TypeError where a cell is no date.
+    """
+    if pd.api.types.is_datetime64_any_dtype(cells):
+        return pd.DatetimeIndex(cells)
+    dates = in_utc(cells)
+    has_zone = cells.astype(str).str.contains(r"[T ].*(?:Z|[-+]\d\d(?::?\d\d)?)$").any()
+    return dates if has_zone else dates.tz_localize(None)
+
+
+def without_hyphens(values: Float[np.ndarray, " time"]) -> bool:
+    """Whether all of these numbers look like 20100131, a date from 1800 to 2200."""
+    month, day = values // 100 % 100, values % 100
+    return bool(((values >= 18000101) & (values < 22000101) & (month >= 1) & (month <= 12) & (day <= 31)).all())
+
+
+def _are_dates(stamps: np.ndarray) -> bool:
+    """Text counts: what isn't a date among it is an error that says so."""
+    flat = stamps.reshape(-1)
+    kind = pd.api.types.infer_dtype(flat.astype(object) if stamps.dtype.kind in "UT" else flat)
+    return kind in ("string", "date", "datetime", "datetime64")
+
+
+def _read_dates(flat: np.ndarray, name: str) -> pd.DatetimeIndex:
+    try:
+        return in_utc(flat)
+    except (TypeError, ValueError):
+        row = int(np.argmax(not_dates(flat)))
+        raise TypeError(
+            f"{name}: expected numbers or ISO 8601 dates, got {short(str(flat[row]))} in row {row}"
+        ) from None
+
+
+def _read_durations(flat: np.ndarray) -> pd.TimedeltaIndex:
+    try:
+        if flat.dtype.kind in "biuf":
+            raise TypeError("pandas takes numbers for nanoseconds")
+        return pd.to_timedelta(flat)
+    except (TypeError, ValueError):
+        raise TypeError(f"times: expected durations, as those that were fitted, got {short(str(flat[0]))}") from None
+
+
+def _hours(durations: pd.TimedeltaIndex) -> np.ndarray:
+    return np.asarray(durations / pd.Timedelta(hours=1))
+
+
+def _hours_or_days(durations: pd.TimedeltaIndex) -> tuple[np.ndarray, str]:
+    hours = _hours(durations)
+    steps = np.diff(np.unique(hours[~np.isnan(hours)]))
+    days = steps.size > 0 and np.median(steps) >= 24
+    return (hours / 24, "days") if days else (hours, "hours")
+
+
+def _finite(values: np.ndarray, stamps: np.ndarray, name: str) -> np.ndarray:
+    if not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise ValueError(f"{name}: expected a time in every row, got {stamps[row]} in row {row}; drop that row")
+    return values

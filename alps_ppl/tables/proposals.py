@@ -1,0 +1,246 @@
+"""A first dictionary of processes for a table: leading periods, a slow and a rough process, and decoys."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.signal import lombscargle
+
+from alps_ppl.tables.durations import DURATIONS, duration_text, period_name, rounded, unit_name
+
+MOST_PERIODS = 4
+FEWEST_CYCLES = 3.0
+# The chance that the largest of all ordinates of a smooth spectrum passes for a peak.
+FALSE_ALARM = 0.001
+# Of the calendar, and what part of all that is slow a sine needs to explain to count with fewer cycles.
+CALENDAR = ("y", "w", "d")
+CLEAR_SHARE = 0.8
+HARMONICS = 6
+# A cycle whose size changes slowly has peaks beside its own, this many cycles over the span away: no other period.
+SIDE_CYCLES = 2.5
+# Of the shortest period offered, no small fractions of it: 24 h have decoys of 31 h and 17 h.
+DECOY_RATIOS = (1.29, 0.708, 1.87, 0.59, 2.43, 0.453, 3.17, 0.37, 4.23, 0.29, 5.71, 0.23, 7.39)
+MOST_ROWS = 5_000
+BLOCK = 200_000
+
+
+class Proposal(NamedTuple):
+    """A latent's name, the text of its covariance, and why it is there."""
+
+    name: str
+    text: str
+    why: str
+
+
+def propose(
+    t: Float[np.ndarray, " time"], y: Float[np.ndarray, "time output"], unit: str | None = None
+) -> list[Proposal]:
+    """Up to four periods of the outputs' pooled periodogram, a slow and a rough process.
+
+    A period is proposed where its peak stands out of the smooth spectrum around it (a slow drift has a steep spectrum,
+    and no peak) and the data hold at least three of its cycles. A day, a week or a year of the calendar may have fewer
+    where a sine of it explains nearly all that is slow. The slow process is a Matern-1/2 with an eighth of the span as
+    its lengthscale, the rough one has a sixtieth.
+
+    Parameters
+    ----------
+    t
+        (time,) the inputs, in any order.
+    y
+        (time, output) the training cells, NaN where missing.
+    unit
+        What ``t`` is in, such as "hours"; None: plain numbers, for which there is no calendar.
+
+    Raises a ValueError if all times are one.
+    """
+    t, y = _binned(np.asarray(t, float), np.asarray(y, float))
+    span = np.ptp(t)
+    if span == 0:
+        raise ValueError("latent: auto needs at least two different times; name the processes yourself")
+    proposals = [_periodic("", period, unit, why) for period, why in _periods(t, y, unit)]
+    step = float(np.median(np.diff(np.unique(t))))
+    slow, rough = span / 8, max(span / 60, 3 * step)
+    proposals.append(_matern("slow", slow, unit, "an eighth of the span: a drift or a long memory"))
+    if rough < slow / 2:
+        proposals.append(_matern("rough", rough, unit, "a sixtieth of the span, or three steps: a short memory"))
+    return proposals
+
+
+def decoys(
+    number: int, periods: Sequence[float], t: Float[np.ndarray, " time"], unit: str | None = None
+) -> list[Proposal]:
+    """Linear-periodic latents that nobody suspects, as a check: one that comes on says the dictionary is short.
+
+    Their periods are fixed multiples of the shortest of ``periods`` (of a tenth of the span, if there are none),
+    rounded to two digits. Left out are those within 5 % or a cycle over the span of a period's first six harmonics
+    or multiples, those as near another decoy, and those that the step or the span can't show.
+
+    Parameters
+    ----------
+    number
+        How many. Raises a ValueError if too few are left.
+    periods
+        Those of the processes that are offered, in the unit of ``t``.
+    t
+        (time,) the inputs.
+    unit
+        What ``t`` is in, such as "hours"; None: plain numbers.
+    """
+    span, step = float(np.ptp(t)), float(np.median(np.diff(np.unique(t))))
+    base = min(periods, default=span / 10)
+    chosen: list[float] = []
+    for ratio in DECOY_RATIOS:
+        if len(chosen) == number:
+            break
+        period = rounded(base * ratio, unit)
+        shown = 2.5 * step <= period <= span / FEWEST_CYCLES
+        apart = all(abs(1 / period - 1 / other) >= 1 / span for other in chosen)
+        if shown and apart and not any(_near(period, other, span) for other in periods):
+            chosen.append(period)
+    if len(chosen) < number:
+        offered = ", ".join(f"{period:.4g}" for period in periods) or "none"
+        raise ValueError(
+            f"decoys: expected at most {len(chosen)} beside periods of {offered},"
+            f" steps of {step:g} and a span of {span:g}, got {number}"
+        )
+    why = "no harmonic of a period offered; should it come on, the dictionary is short of a process"
+    return [_periodic("decoy ", period, unit, why) for period in chosen]
+
+
+def _periodic(prefix: str, period: float, unit: str | None, why: str) -> Proposal:
+    return Proposal(prefix + period_name(period, unit), f"linear_periodic({duration_text(period, unit)})", why)
+
+
+def _matern(name: str, lengthscale: float, unit: str | None, why: str) -> Proposal:
+    return Proposal(name, f"matern12({duration_text(rounded(lengthscale, unit), unit)})", why)
+
+
+def _near(period: float, other: float, span: float) -> bool:
+    f, g = 1 / period, 1 / other
+    k = np.arange(1, HARMONICS + 1)
+    related = np.concatenate([k * g, g / k])
+    return bool((np.abs(f - related) < max(0.05 * f, 1 / span)).any())
+
+
+def _binned(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in their order, at most ``MOST_ROWS``: means of neighbours where there are more."""
+    order = np.argsort(t, kind="stable")
+    t, y = t[order], y[order]
+    size = -(-len(t) // MOST_ROWS)
+    if size == 1:
+        return t, y
+    starts = np.arange(0, len(t), size)
+    counts = np.add.reduceat(~np.isnan(y), starts)
+    means = np.add.reduceat(np.nan_to_num(y), starts) / np.where(counts > 0, counts, np.nan)
+    return np.add.reduceat(t, starts) / np.diff([*starts, len(t)]), means
+
+
+def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float, str]]:
+    """(period, why), the clearest first."""
+    span, step = np.ptp(t), np.median(np.diff(np.unique(t)))
+    observed = [(t[seen], column[seen]) for column in y.T if (seen := ~np.isnan(column)).sum() > 10]
+    outputs = [(times, values) for times, values in observed if np.ptp(values) > 1e-9 * np.abs(values).max()]
+    if not outputs or span / step < 12:
+        return []
+    name = unit_name(unit)
+    known = [DURATIONS[suffix] / DURATIONS[name] for suffix in CALENDAR] if name else []
+    found: list[tuple[float, str]] = []
+    for period in known:
+        share = _share_of_slow(outputs, period) if 0.9 <= span / period < FEWEST_CYCLES else 0.0
+        if share >= CLEAR_SHARE:
+            cycles = f"only {span / period:.2g} of its cycles in the data"
+            found.append((period, f"{cycles}, but a sine of it is {share:.0%} of all that is slow"))
+    while len(found) < MOST_PERIODS:
+        taken = np.array([1 / p for p, _ in found])
+        frequency, height, threshold = _highest_peak(_without(outputs, 1 / taken), span, step, taken)
+        if height < threshold:
+            break
+        # A harmonic of a cycle of the calendar that is there may change its size, too.
+        near = {p: SIDE_CYCLES if p in [q for q, _ in found] else 0.5 for p in known}
+        harmonics = [(p / k, near[p]) for p in known for k in (1, 2, 3, 4)]
+        period = next((p for p, cycles in harmonics if abs(1 / p - frequency) < cycles / span), 1 / frequency)
+        if period in [p for p, _ in found]:
+            break
+        why = f"its peak is {np.exp(height):.0f} times the spectrum around it ({np.exp(threshold):.0f} is significant)"
+        found.append((period, why))
+    return found
+
+
+def _without(y: list, periods: Sequence[float] | np.ndarray) -> list:
+    """Each output less a straight line and sines of these periods, by least squares, standardised."""
+    rest = []
+    for t, values in y:
+        basis = _sines(t, periods)
+        residual = values - basis @ np.linalg.lstsq(basis, values, rcond=None)[0]
+        rest.append((t, residual / (residual.std() or 1.0)))
+    return rest
+
+
+def _sines(t: np.ndarray, periods: Sequence[float] | np.ndarray) -> np.ndarray:
+    phase = 2 * np.pi * t[:, None] / np.array([p for p in periods] or [np.inf])
+    middle = (t - t.mean()) / (np.ptp(t) or 1.0)
+    return np.concatenate([np.ones((len(t), 1)), middle[:, None], np.cos(phase), np.sin(phase)], 1)
+
+
+def _share_of_slow(y: list, period: float) -> float:
+    """What a sine of ``period`` explains of the outputs' means over an eighth of it, the least of all outputs."""
+    shares = []
+    for t, values in y:
+        bins = np.floor((t - t.min()) / (period / 8)).astype(int)
+        counts = np.bincount(bins)
+        keep = counts > 0
+        means = np.bincount(bins, values)[keep] / counts[keep]
+        phase = 2 * np.pi * np.bincount(bins, t)[keep] / counts[keep] / period
+        basis = np.stack([np.ones_like(phase), np.cos(phase), np.sin(phase)], 1)
+        residual = means - basis @ np.linalg.lstsq(basis, means, rcond=None)[0]
+        shares.append(1 - residual.var() / (means.var() or 1.0))
+    return min(shares)
+
+
+def _highest_peak(y: list, span: float, step: float, taken: np.ndarray) -> tuple[float, float, float]:
+    """The frequency of the highest peak over the smooth spectrum, its log height and the log of what is significant.
+
+    Frequencies beside those ``taken`` aren't looked at; a height of minus infinity where that leaves none.
+    """
+    num_independent = int(0.48 * span / step)  # at half a step a sine and a cosine are one
+    coarse = np.arange(1, num_independent + 1) / span
+    fine = np.arange(3 * FEWEST_CYCLES, 3 * num_independent + 1) / (3 * span)
+    fine = fine[(np.abs(fine[:, None] - taken) >= SIDE_CYCLES / span).all(1)]
+    if not len(fine):
+        return np.nan, -np.inf, 0.0
+    level = _smooth_spectrum(coarse, _pooled_power(y, coarse))
+    best = fine[np.argmax(np.log(_pooled_power(y, fine)) - level(fine))]
+    around = best + np.linspace(-0.5, 0.5, 51) / span
+    power = _pooled_power(y, around)
+    peak = around[np.argmax(power)]
+    excess = np.log(power.max()) - level(peak)
+    return float(peak), float(excess), float(np.log(np.log(num_independent / FALSE_ALARM)))
+
+
+def _pooled_power(y: list, frequencies: np.ndarray) -> np.ndarray:
+    """The Lomb-Scargle periodogram, the mean of all outputs, 1 on average for white noise.
+
+    In blocks of frequencies: SciPy makes several arrays (time, frequency), of gigabytes where both are thousands.
+    """
+    blocks = np.array_split(2 * np.pi * frequencies, -(-len(frequencies) * max(len(t) for t, _ in y) // BLOCK))
+    # Of one frequency SciPy gives a number.
+    power = [np.concatenate([np.atleast_1d(lombscargle(t, values, block)) for block in blocks]) for t, values in y]
+    return np.maximum(np.mean(power, axis=0), 1e-12)
+
+
+def _smooth_spectrum(frequencies: np.ndarray, power: np.ndarray):
+    """The log of the mean power, a parabola of log frequency, by least squares without the peaks.
+
+    The log of an exponential variable of mean 1 has mean -.577; pooling over outputs that don't repeat each other
+    brings it nearer zero, which makes the test a careful one.
+    """
+    x, z = np.log(frequencies), np.log(power)
+    keep = np.ones(len(x), bool)
+    for _ in range(10):
+        degree = 2 if keep.sum() > 12 else 1
+        if keep.sum() <= degree:  # a single frequency left: the line before says more
+            break
+        parabola = np.polynomial.Polynomial.fit(x[keep], z[keep], degree)
+        keep = z - parabola(x) < 2.6  # of a thousand ordinates of noise hardly one
+    return lambda f: parabola(np.log(f)) + 0.577

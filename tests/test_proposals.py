@@ -1,0 +1,116 @@
+"""What ``auto`` proposes, and decoys: planted cycles are found, red noise has none, decoys keep their distance."""
+
+import numpy as np
+import pytest
+
+from alps_ppl.tables.grammar import parse
+from alps_ppl.tables.proposals import HARMONICS, _binned, _pooled_power, decoys, propose
+
+
+def periods(proposals, unit=None):
+    return [period for proposal in proposals for period in parse(proposal.text, unit=unit).periods]
+
+
+def red_noise(rng, n, p):
+    noise = rng.normal(size=(n, p))
+    for k in range(1, n):
+        noise[k] += 0.95 * noise[k - 1]
+    return noise
+
+
+def test_the_power_is_what_a_sine_explains():
+    """Least squares of a cosine and a sine at each frequency: half of what they explain, over the outputs' mean."""
+    rng = np.random.default_rng(0)
+    outputs = [(np.sort(rng.uniform(0, 100, n)), rng.normal(size=n)) for n in (60, 41)]
+    frequencies = np.linspace(0.013, 0.4, 50)
+
+    def explained(t, values, frequency):
+        basis = np.stack([np.cos(2 * np.pi * frequency * t), np.sin(2 * np.pi * frequency * t)], 1)
+        return (basis @ np.linalg.lstsq(basis, values, rcond=None)[0]) @ values / 2
+
+    expected = np.mean([[explained(*output, f) for f in frequencies] for output in outputs], 0)
+    np.testing.assert_allclose(_pooled_power(outputs, frequencies), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(_pooled_power(outputs, frequencies[:1]), expected[:1], rtol=1e-9)
+
+
+def test_planted_cycles_are_found_in_red_noise_with_gaps():
+    rng = np.random.default_rng(1)
+    t = np.sort(rng.choice(1_000, 600, replace=False)).astype(float)
+    y = red_noise(rng, 1_000, 3)[t.astype(int)]
+    y[:, 0] += 4 * np.sin(2 * np.pi * t / 23.7)
+    y[:, 2] += 2 * np.cos(2 * np.pi * t / 9.1)
+    y[100:250, 0] = np.nan
+    found = propose(t, y)
+    assert sorted(periods(found)) == pytest.approx([9.1, 23.7], rel=5e-3)
+    assert [proposal.name for proposal in found[-2:]] == ["slow", "rough"]
+    assert all("times the spectrum around it" in proposal.why for proposal in found[:-2])
+
+
+def test_noise_has_no_cycles():
+    # With a false alarm of at most 2 % each, more than 8 of 40 have a chance below one in a million.
+    rng = np.random.default_rng(2)
+    t = np.arange(150.0)
+    walks = [np.cumsum(rng.normal(size=(150, 1)), 0) for _ in range(20)]
+    reds = [red_noise(rng, 150, 1) for _ in range(20)]
+    assert sum(len(periods(propose(t, y))) > 0 for y in walks + reds) <= 8
+
+
+def test_the_calendar_year_counts_with_one_cycle():
+    rng = np.random.default_rng(3)
+    t = np.arange(0, 380.0)
+    year = 10 * np.sin(2 * np.pi * t / 365.25)[:, None] + rng.normal(size=(380, 2))
+    assert periods(propose(t, year, "days"), "days") == pytest.approx([365.25])
+    assert propose(t, year, "days")[0].name == "1 y"
+    # Without a calendar one cycle is a drift; and so is a random walk with one.
+    assert periods(propose(t, year)) == []
+    assert periods(propose(t, np.cumsum(rng.normal(size=(380, 6)), 0), "days"), "days") == []
+
+
+def test_few_rows_and_empty_outputs_have_no_cycles():
+    assert periods(propose(np.arange(8.0), np.ones((8, 1)))) == []
+    y = np.full((50, 2), np.nan)
+    y[:, 0] = 3.0
+    assert periods(propose(np.arange(50.0), y)) == []
+
+
+def test_a_clear_cycle_in_a_dozen_rows_is_found():
+    """Beside it no frequency is left to look at, and none is proposed."""
+    t = np.arange(13.0)
+    wave = np.sin(2 * np.pi * t / 3 + 1) + 1e-3 * np.random.default_rng(0).normal(size=13)
+    assert periods(propose(t, wave[:, None])) == pytest.approx([3.0], rel=0.05)
+
+
+def test_many_rows_are_averaged():
+    t, y = np.arange(12_001.0), np.arange(12_001.0)[:, None]
+    y[3:6] = np.nan
+    times, means = _binned(t, y)
+    assert len(times) == 4_001
+    np.testing.assert_array_equal(times[:3], [1, 4, 7])
+    np.testing.assert_array_equal(means[:3, 0], [1, np.nan, 7])
+
+
+def test_decoys_keep_away_from_harmonics():
+    t = np.arange(0, 24 * 60.0)
+    chosen = decoys(4, [24.0, 12.0, 168.0], t, "hours")
+    names = [proposal.name for proposal in chosen]
+    assert names == [proposal.name for proposal in decoys(4, [24.0, 12.0, 168.0], t, "hours")]
+    frequencies = 1 / np.array(periods(chosen, "hours"))
+    for period in (24.0, 12.0, 168.0):
+        for k in range(1, HARMONICS + 1):
+            assert (np.abs(frequencies - k / period) >= 0.05 * frequencies).all()
+            assert (np.abs(frequencies - 1 / (period * k)) >= 0.05 * frequencies).all()
+    assert [proposal.name for proposal in decoys(2, [24.0], t, "hours")] == ["decoy 31 h", "decoy 17 h"]
+    assert len(decoys(2, [], t)) == 2
+    with pytest.raises(ValueError, match="decoys: expected at most"):
+        decoys(30, [24.0], t)
+
+
+def test_a_cycle_whose_size_changes_is_one_cycle():
+    """A day's cycle and its third harmonic, each twice as large in summer: 24 h and 8 h, and no 24.07 h beside them."""
+    rng = np.random.default_rng(0)
+    t = np.arange(0.0, 330 * 24, 3)
+    size = 1 + 0.6 * np.cos(2 * np.pi * t / (365.25 * 24))
+    wave = np.sin(2 * np.pi * t / 24) + 0.4 * np.sin(2 * np.pi * t / 8 + 1)
+    y = np.stack([size * wave, 2 * size * wave], 1) + 0.3 * rng.normal(size=(len(t), 2))
+    names = [proposal.name for proposal in propose(t, y, "hours")]
+    assert names == ["24 h", "8 h", "slow", "rough"]
