@@ -48,6 +48,13 @@ def test_an_output_without_a_training_cell():
     assert (data.loc[1], data.scale[1]) == (0.0, 1.0)
 
 
+def test_predictions_of_other_outputs_have_no_units_here():
+    data = alps.Data(np.arange(4.0), np.arange(8.0).reshape(4, 2), outputs=["a", "b"])
+    other = xr.Dataset({"mean": (("time", "output"), np.ones((1, 2)))}, coords={"output": ["a", "c"]})
+    with pytest.raises(ValueError, match=r"prediction: .*data\.outputs"):
+        data.to_units(other)
+
+
 def test_predictions_go_back_to_units():
     data = alps.Data(T, Y, outputs=["a", "b"])
     ones = xr.DataArray(np.ones((6, 2)), dims=("time", "output"), coords={"output": ["a", "b"], "time": T})
@@ -115,7 +122,7 @@ def test_repr_counts_observed_cells():
     ("arguments", "message"),
     [
         ({"inputs": T[:4]}, r"with 4 times.*got \(6, 2\); rows are times"),
-        ({"outputs": ["a"]}, "expected 2 different names"),
+        ({"outputs": ["a"]}, "expected 2 names"),
         ({"outputs": ["a", "a"]}, "no name twice"),
         ({"outputs": 2.0}, "outputs: expected their number or a list of names, got 2.0"),
         ({"y": np.where(Y == 3, np.inf, Y)}, "got inf in row 2, output '1'"),
