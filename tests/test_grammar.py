@@ -84,11 +84,11 @@ def test_garbage_raises_only_a_value_error(text):
 @pytest.mark.parametrize(
     ("text", "place", "word"),
     [
-        ("", 1, "expected a covariance"),
-        ("rbf(4d", 7, "missing"),
-        ("rbf", 4, "missing"),
-        ("rbf(4d 5)", 8, "got '5'"),
-        ("rbf(1) rbf(2)", 8, "got 'rbf'"),
+        ("", 1, "expected a sum or product"),
+        ("rbf(4d", 4, "expected a sum or product"),
+        ("rbf", 1, "expected a covariance such as rbf"),
+        ("rbf(4d 5)", 5, "expected a sum or product"),
+        ("rbf(1) rbf(2)", 8, "expected a sum or product"),
         ("rbf(1) + foo(2)", 10, "unknown covariance 'foo'"),
         ("rbf(4q)", 5, "unknown unit 'q'"),
         ("rbf(-1)", 5, "positive and finite, got -1.0"),
@@ -98,9 +98,9 @@ def test_garbage_raises_only_a_value_error(text):
         ("rbf(1) + 3", 10, r"constant\(3.0\)"),
         ("periodic(24h, 1h)", 15, "relative lengthscale"),
         ("rbf()", 1, r"rbf\(lengthscale\)"),
-        ("rbf(1, 2)", 8, "another argument"),
+        ("rbf(1, 2)", 1, r"expected rbf\(lengthscale\), got 2"),
         ("linear()", 1, "inputs"),
-        ("(" * 50, 21, "20 nested"),
+        ("(" * 50, 50, "expected a sum or product"),
     ],
 )
 def test_errors_point_at_the_place(text, place, word):

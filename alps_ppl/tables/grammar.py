@@ -1,16 +1,12 @@
 """Covariances as text: ``covariance("linear() + rbf(10y) * periodic(1y)", unit="days")``.
 
-The grammar, all of it::
-
-    sum     = product {"+" product}
-    product = factor {"*" factor}
-    factor  = number | name "(" [argument {"," argument}] ")" | "(" sum ")"
-
-A number scales the product that it stands in; an argument is a number or a duration such as 24h. The text is parsed
-here and never evaluated as Python.
+The text is an expression of +, *, parentheses, numbers and the names in ``FUNCTIONS``, whose arguments are numbers or
+durations such as 24h. Python's parser reads it, and nothing in it is ever evaluated as Python.
 """
 
+import ast
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,12 +17,8 @@ from alps_ppl.checks import short
 from alps_ppl.model.covariances import Covariance, linear, linear_periodic
 from alps_ppl.tables.durations import NUMBER, duration, unit_name
 
-TOKENS = re.compile(
-    rf"(?P<duration>{NUMBER}\s?[A-Za-z]+)|(?P<number>{NUMBER})|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<sign>[-+*(),])|(?P<space>\s+)|(?P<other>.)",
-    re.DOTALL | re.ASCII,
-)
-DEEPEST, LONGEST = 20, 2_000
+DURATION = re.compile(rf"(?<![\w.]){NUMBER}\s?[A-Za-z]+", re.ASCII)
+LONGEST = 2_000
 
 
 class Parsed(NamedTuple):
@@ -36,12 +28,6 @@ class Parsed(NamedTuple):
     source: str
     periods: tuple[float, ...] = ()
     lengthscales: tuple[float, ...] = ()
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    place: int
 
 
 def covariance(text: str, *, unit: str | None = None, inputs: Any = None) -> Covariance:
@@ -82,159 +68,113 @@ def parse(text: str, *, unit: str | None = None, inputs: Any = None) -> Parsed:
     """
     if not isinstance(text, str):
         raise TypeError(f"covariance: expected text such as 'rbf(4d)', got {short(text)}")
-    return _Parser(text, unit_name(unit), None if inputs is None else np.asarray(inputs, float)).parse()
+    if len(text) > LONGEST:
+        raise ValueError(f"covariance: expected a text of at most {LONGEST} characters, got {len(text)}")
+    return _Reader(text, unit_name(unit), None if inputs is None else np.asarray(inputs, float)).read()
 
 
-class _Parser:
-    """Recursive descent over the tokens of one text; a rule of the grammar is a method."""
+class _Reader:
+    """From one text to what it means. Python gets a name of the same length for each duration, so places stay."""
 
     def __init__(self, text: str, unit: str | None, inputs: np.ndarray | None):
-        self.text, self.unit, self.inputs = text, unit, inputs
-        if len(text) > LONGEST:
-            raise ValueError(f"covariance: expected a text of at most {LONGEST} characters, got {len(text)}")
-        found = [_Token(str(m.lastgroup), m.group(), m.start()) for m in TOKENS.finditer(text)]
-        self.tokens = [token for token in found if token.kind != "space"] + [_Token("end", "the end", len(text))]
-        self.next = 0
-        self.depth = 0
+        plain = (sign if " " <= sign <= "~" and sign != "#" else " " if sign.isspace() else "?" for sign in text)
+        self.text = "".join(plain)
+        self.margin = len(self.text) - len(self.text.lstrip())
+        self.unit, self.inputs = unit, inputs
 
-    def parse(self) -> Parsed:
-        start = self.token
-        value = self.sum()
-        if self.token.kind != "end":
-            raise self.error(f"expected + or * or the end, got {self.token.text!r}")
-        return self.a_covariance(value, start)
-
-    @property
-    def token(self) -> _Token:
-        return self.tokens[self.next]
-
-    def error(self, message: str, token: _Token | None = None) -> ValueError:
-        place = (token or self.token).place
-        shown = re.sub(r"\s", " ", self.text)
-        start = max(0, place - 60)  # of a long text, what is around the place
-        excerpt = shown[start : place + 60]
-        return ValueError(
-            f"covariance {short(shown)}: at character {place + 1}: {message}\n  {excerpt}\n  {' ' * (place - start)}^"
-        )
-
-    def take(self, sign: str) -> bool:
-        """Whether the token is this sign; it then goes on to the next one."""
-        taken = self.token.kind == "sign" and self.token.text == sign
-        self.next += taken
-        return taken
-
-    def expect(self, sign: str) -> None:
-        if not self.take(sign):
-            end = self.token.kind == "end"
-            raise self.error(f"{sign!r} is missing" if end else f"expected {sign!r}, got {self.token.text!r}")
-
-    def go_deeper(self) -> None:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise self.error(f"expected at most {DEEPEST} nested parentheses")
-
-    def sum(self) -> Parsed | float:
-        start = self.token
-        value = self.product()
-        while self.take("+"):
-            second = self.token
-            a, b = self.a_covariance(value, start), self.a_covariance(self.product(), second)
-            value = Parsed(a.covariance + b.covariance, f"{a.source} + {b.source}", *_times(a, b))
-        return value
-
-    def product(self) -> Parsed | float:
-        value = self.factor()
-        while self.take("*"):
-            value = self.times(value, self.factor())
-        return value
-
-    def times(self, a: Parsed | float, b: Parsed | float) -> Parsed | float:
-        if isinstance(a, Parsed):
-            return _product(a, b) if isinstance(b, Parsed) else _scaled(b, a)
-        if isinstance(b, Parsed):
-            return _scaled(a, b)
-        return self.positive(a * b, self.tokens[self.next - 1], "a scale factor")
-
-    def factor(self) -> Parsed | float:
-        token = self.token
-        if token.kind == "number":
-            self.next += 1
-            return self.positive(float(token.text), token, "a scale factor")
-        if token.kind == "name":
-            return self.call()
-        self.go_deeper()
-        if not self.take("("):
-            raise self.error(f"expected a covariance such as rbf(1), a number or '(', got {token.text!r}")
-        value = self.sum()
-        self.expect(")")
-        self.depth -= 1
-        return value
-
-    def call(self) -> Parsed:
-        name = self.token
-        if name.text not in FUNCTIONS:
-            raise self.error(f"unknown covariance {name.text!r}; known are {', '.join(FUNCTIONS)}")
-        build, parameters, defaults = FUNCTIONS[name.text]
-        self.next += 1
-        self.go_deeper()
-        self.expect("(")
-        arguments: list[float] = []
-        while not self.take(")"):
-            if arguments and not self.take(","):
-                more = len(arguments) < len(parameters) and self.token.kind != "end"
-                self.expect("," if more else ")")
-            if len(arguments) == len(parameters):
-                raise self.error(f"expected {name.text}({', '.join(parameters)}), got another argument")
-            arguments.append(self.argument(name.text, parameters[len(arguments)]))
-        if name.text == "linear" and not arguments:
-            arguments = list(self.middle_and_sd(name))
-        missing = len(parameters) - len(arguments)
-        if missing > len(defaults):
-            raise self.error(f"expected {name.text}({', '.join(parameters)}), got {len(arguments)} argument(s)", name)
-        self.depth -= 1
+    def read(self) -> Parsed:
+        python = DURATION.sub(lambda found: "_" * len(found[0]), self.text)[self.margin :]
         try:
-            return build(*arguments, *defaults[len(defaults) - missing :])
-        except ArithmeticError:
-            raise self.error(f"expected arguments of {name.text} whose squares are numbers", name) from None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of Python, on what isn't this grammar
+                tree = ast.parse(python or "?", mode="eval")
+            return self.a_covariance(tree.body)
+        except SyntaxError as error:
+            raise self.error(
+                f"expected a sum or product of covariances such as rbf(1): {error.msg}", error.offset
+            ) from None
+        except (RecursionError, MemoryError):
+            raise self.error("expected fewer nested parentheses and factors", 1) from None
 
-    def argument(self, function: str, parameter: str) -> float:
-        """A number or, where the parameter is a time, a duration, in the inputs' unit."""
-        start = self.token
-        sign = -1.0 if self.take("-") else 1.0
-        token, is_time = self.token, parameter not in PURE_NUMBERS
-        if token.kind not in ("number", "duration") or (token.kind == "duration" and not is_time):
-            what = "a number or a duration such as 24h" if is_time else "a number"
-            raise self.error(f"expected {what} as {function}'s {parameter}, got {token.text!r}")
-        self.next += 1
-        try:
-            value = sign * duration(token.text, self.unit)
-        except ValueError as error:
-            raise self.error(str(error), token) from None
-        return value if parameter == "center" else self.positive(value, start, f"{function}'s {parameter}")
+    def value(self, node: ast.expr) -> Parsed | float:
+        match node:
+            case ast.BinOp(left, ast.Add(), right):
+                a, b = self.a_covariance(left), self.a_covariance(right)
+                return Parsed(a.covariance + b.covariance, f"{a.source} + {b.source}", *_times(a, b))
+            case ast.BinOp(left, ast.Mult(), right):
+                return self.product(self.value(left), self.value(right), node)
+            case ast.Call(ast.Name(name), arguments, []):
+                return self.call(name, arguments, node)
+            case ast.Constant() if re.fullmatch(NUMBER, self.segment(node)):
+                return self.positive(float(self.segment(node)), "a scale factor", node)
+        raise self.error(f"expected a covariance such as rbf(1), or a number, got {self.segment(node)!r}", node)
 
-    def positive(self, value: float, token: _Token, what: str) -> float:
-        if not (np.isfinite(value) and value > 0):
-            raise self.error(f"expected {what} to be positive and finite, got {value!r}", token)
-        return value
-
-    def a_covariance(self, value: Parsed | float, start: _Token) -> Parsed:
+    def a_covariance(self, node: ast.expr) -> Parsed:
+        value = self.value(node)
         if not isinstance(value, Parsed):
-            raise self.error(f"expected a covariance, got the number {value!r}; constant({value!r}) is one", start)
+            raise self.error(f"expected a covariance, got the number {value!r}; constant({value!r}) is one", node)
         return value
 
-    def middle_and_sd(self, name: _Token) -> tuple[float, float]:
+    def product(self, a: Any, b: Any, node: ast.expr) -> Parsed | float:
+        if isinstance(a, Parsed) and isinstance(b, Parsed):
+            source = f"{_bracketed(a.source)} * {_bracketed(b.source)}"
+            return Parsed(a.covariance * b.covariance, source, *_times(a, b))
+        if isinstance(a, Parsed) or isinstance(b, Parsed):  # the number first, as the sampler's Markov form has it
+            number, parsed = (b, a) if isinstance(a, Parsed) else (a, b)
+            scaled = kernels.Constant(number) * parsed.covariance
+            return Parsed(scaled, f"{number!r} * {_bracketed(parsed.source)}", *parsed[2:])
+        return self.positive(a * b, "a scale factor", node)
+
+    def call(self, name: str, arguments: list[ast.expr], node: ast.expr) -> Parsed:
+        if name not in FUNCTIONS:
+            raise self.error(f"unknown covariance {name!r}; known are {', '.join(FUNCTIONS)}", node)
+        build, parameters, defaults = FUNCTIONS[name]
+        missing = len(parameters) - len(arguments)
+        if name == "linear" and not arguments:
+            values = self.middle_and_sd(node)
+        elif 0 <= missing <= len(defaults):
+            values = [self.argument(argument, name, p) for argument, p in zip(arguments, parameters, strict=False)]
+            values += defaults[len(defaults) - missing :]
+        else:
+            raise self.error(f"expected {name}({', '.join(parameters)}), got {len(arguments)} argument(s)", node)
+        try:
+            return build(*values)
+        except ArithmeticError:
+            raise self.error(f"expected arguments of {name} whose squares are numbers", node) from None
+
+    def argument(self, node: Any, function: str, parameter: str) -> float:
+        """A number or, where the parameter is a time, a duration, in the inputs' unit."""
+        negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+        text = self.segment(node.operand if negative else node)
+        is_duration, is_time = bool(DURATION.fullmatch(text)), parameter not in PURE_NUMBERS
+        if not (re.fullmatch(NUMBER, text) or (is_duration and is_time)):
+            what = "a number or a duration such as 24h" if is_time else "a number"
+            raise self.error(f"expected {what} as {function}'s {parameter}, got {text!r}", node)
+        try:
+            value = (-1.0 if negative else 1.0) * duration(text, self.unit)
+        except ValueError as error:
+            raise self.error(str(error), node) from None
+        return value if parameter == "center" else self.positive(value, f"{function}'s {parameter}", node)
+
+    def positive(self, value: float, what: str, node: ast.expr) -> float:
+        if not (np.isfinite(value) and value > 0):
+            raise self.error(f"expected {what} to be positive and finite, got {value!r}", node)
+        return value
+
+    def middle_and_sd(self, node: ast.expr) -> list[float]:
         if self.inputs is None or self.inputs.ndim != 1:
-            raise self.error("linear() needs inputs of one column; pass inputs=, or write linear(center, scale)", name)
-        return float(self.inputs.mean()), float(self.inputs.std()) or 1.0
+            raise self.error("linear() needs inputs of one column; pass inputs=, or write linear(center, scale)", node)
+        return [float(self.inputs.mean()), float(self.inputs.std()) or 1.0]
 
+    def segment(self, node: Any) -> str:
+        return self.text[self.margin + node.col_offset : self.margin + node.end_col_offset]
 
-def _product(a: Parsed, b: Parsed) -> Parsed:
-    return Parsed(a.covariance * b.covariance, f"{_bracketed(a.source)} * {_bracketed(b.source)}", *_times(a, b))
-
-
-def _scaled(number: float, a: Parsed) -> Parsed:
-    """The number first, as the sampler's Markov form has it."""
-    return Parsed(kernels.Constant(number) * a.covariance, f"{number!r} * {_bracketed(a.source)}", *a[2:])
+    def error(self, message: str, place: Any) -> ValueError:
+        """``place`` is a node, or a column from 1."""
+        place = self.margin + (place.col_offset if isinstance(place, ast.expr) else (place or 1) - 1)
+        start = max(0, place - 60)  # of a long text, what is around the place
+        excerpt = f"{self.text[start : place + 60]}\n  {' ' * (place - start)}^"
+        return ValueError(f"covariance {short(self.text)}: at character {place + 1}: {message}\n  {excerpt}")
 
 
 def _times(a: Parsed, b: Parsed) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -243,12 +183,8 @@ def _times(a: Parsed, b: Parsed) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 def _bracketed(source: str) -> str:
     """A sum as a factor."""
-    depth = 0
-    for sign in source:
-        depth += {"(": 1, ")": -1}.get(sign, 0)
-        if sign == "+" and depth == 0:
-            return f"({source})"
-    return source
+    body: Any = ast.parse(source, mode="eval").body
+    return f"({source})" if isinstance(body, ast.BinOp) and isinstance(body.op, ast.Add) else source
 
 
 def _of_lengthscale(name: str) -> tuple[Callable, list[str], list[float]]:
