@@ -1,0 +1,113 @@
+"""Two posteriors of one model side by side, and the sign that a latent shares with its column of H."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from alps_ppl.results.fits import Fit
+from alps_ppl.results.inclusion import inclusion_probability, inclusion_table
+from alps_ppl.results.trees import Trees, as_trees
+
+
+def compare_engines(trees: Mapping[str, Fit | xr.DataTree], predictions: Mapping[str, xr.Dataset]) -> pd.DataFrame:
+    """Two posteriors of one model side by side: inclusion probabilities, predictions, the mixing matrix.
+
+    ``trees`` are two fits or their trees and ``predictions`` two of ``predict``'s at the same inputs, by engine.
+    A row per ``quantity`` and ``of`` (a latent, a group, an output, or output and latent), with a column for each
+    engine, their ``difference`` (first less second) and its Monte Carlo error ``mcse`` (NaN where neither has one).
+    "predictive mean" has the root mean square of the difference over times, and "predictive sd" the difference of the
+    mean sds, both in the second engine's mean sds. "H mean" and "H sd" are of latents that both have on (above 1/2),
+    signs aligned, in H's unit, over the draws in which they are.
+
+    Raises a ValueError unless there are two of each, of the same engines, inputs and outputs.
+    """
+    if len(trees) != 2 or list(trees) != list(predictions):
+        raise ValueError(
+            f"trees, predictions: expected two engines, the same in both, got {list(trees)} and {list(predictions)}"
+        )
+    first, second = trees
+    _check_alike(*predictions.values())
+    found = as_trees(trees, needs="x", groups=("posterior", "constant_data"))
+    rows = [*_of_gates(found), *_of_predictions(predictions), *_of_mixing(found)]
+    frame = pd.DataFrame(rows, columns=["quantity", "of", first, second, "difference", "mcse"])
+    return frame.assign(difference=frame.difference.fillna(frame[first] - frame[second]))
+
+
+def largest_differences(comparison: pd.DataFrame) -> dict[str, float]:
+    """``compare_engines``'s largest difference, in size, of each quantity."""
+    return comparison.difference.abs().groupby(comparison.quantity).max().to_dict()
+
+
+def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) -> xr.Dataset:
+    """A posterior whose draws of x_j and H_:j have the sign in which x_j agrees with ``reference`` (latent, time).
+
+    (x_j, H_:j) and (-x_j, -H_:j) are equally probable, so raw means of H and their R-hat say nothing. Without a
+    reference, a latent's draws agree with its first draw while it is on, and its largest mean loading is positive.
+    """
+    x, H = posterior["x"], posterior["H"]
+    conventional = reference is None
+    if reference is None:
+        draws = posterior[["x", "b"]].stack(sample=("chain", "draw"))
+        first_on = draws["x"].isel(sample=draws["b"].argmax(dim="sample"))
+        reference = first_on.drop_vars(["sample", "chain", "draw"], errors="ignore")
+    sign = xr.where((x * reference).sum("time") < 0, -1.0, 1.0)
+    if conventional:
+        mean = (H * sign).mean(("chain", "draw"))
+        largest = mean.isel(output=abs(mean).argmax(dim="output")).drop_vars("output", errors="ignore")
+        sign = sign * xr.where(largest < 0, -1.0, 1.0)
+    return posterior.assign(x=(x * sign).transpose(*x.dims), H=(H * sign).transpose(*H.dims))
+
+
+def align_engines(trees: Trees) -> dict[str, xr.Dataset]:
+    """The engines' posteriors with one sign for each latent: that in which it agrees with the first engine's mean."""
+    posteriors = {engine: tree["posterior"].to_dataset() for engine, tree in as_trees(trees, needs="x").items()}
+    reference = align_signs(next(iter(posteriors.values())))["x"].mean(("chain", "draw"))
+    return {engine: align_signs(posterior, reference) for engine, posterior in posteriors.items()}
+
+
+def _check_alike(a: xr.Dataset, b: xr.Dataset) -> None:
+    times = a.sizes["time"] == b.sizes["time"] and np.array_equal(a["time"], b["time"])
+    if not times or list(a["output"].values) != list(b["output"].values) or a.attrs != b.attrs:
+        raise ValueError(
+            "predictions: expected predict's results at the same inputs, with the same outputs, interval and "
+            f"include_noise, got {dict(a.sizes)} {a.attrs} and {dict(b.sizes)} {b.attrs}"
+        )
+
+
+def _of_gates(trees: Mapping[str, xr.DataTree]) -> Iterator[dict[str, Any]]:
+    table = inclusion_table(trees)
+    wide = table.pivot(index="latent", columns="engine", values=["probability", "mcse"])
+    for latent in dict.fromkeys(table.latent):
+        row = wide.loc[latent]
+        errors = row["mcse"].to_numpy(float)
+        mcse = np.nan if np.isnan(errors).all() else np.sqrt(np.nansum(errors**2))
+        yield {"quantity": "inclusion probability", "of": latent, **row["probability"], "mcse": mcse}
+
+
+def _of_predictions(predictions: Mapping[str, xr.Dataset]) -> Iterator[dict[str, Any]]:
+    a, b = predictions.values()
+    unit = b["sd"].mean("time")
+    rms = ((a["mean"] - b["mean"]) ** 2).mean("time") ** 0.5 / unit
+    for i, output in enumerate(b["output"].values.astype(str)):
+        yield {"quantity": "predictive mean", "of": output, "difference": float(rms[i])}
+        mean_sd = {name: float((p["sd"].mean("time") / unit)[i]) for name, p in predictions.items()}
+        yield {"quantity": "predictive sd", "of": output} | mean_sd
+
+
+def _of_mixing(trees: Mapping[str, xr.DataTree]) -> Iterator[dict[str, Any]]:
+    """Of the latents that both engines have on, the draws of H in which they are."""
+    posteriors = align_engines(trees)
+    on = np.all([inclusion_probability(tree).values > 0.5 for tree in trees.values()], axis=0)
+    first = next(iter(posteriors.values()))
+    for j in np.flatnonzero(on):
+        for i, output in enumerate(first["output"].values.astype(str)):
+            H = {
+                name: p["H"].isel(latent=j, output=i).where(p["b"].isel(latent=j) == 1)
+                for name, p in posteriors.items()
+            }
+            of = f"{output}, {first['latent'].values[j]}"
+            yield {"quantity": "H mean", "of": of} | {name: float(h.mean()) for name, h in H.items()}
+            yield {"quantity": "H sd", "of": of} | {name: float(h.std()) for name, h in H.items()}

@@ -1,0 +1,173 @@
+"""How probable it is that each latent is there, and how well a sampler's chains know it.
+
+All functions take fits or ``to_datatree``'s trees.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float, Int
+
+from alps_ppl.results.fits import Fit
+from alps_ppl.results.trees import Trees, as_tree, as_trees
+
+# From here on chains disagree.
+LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT = 1.01, 1.1
+# With fewer draws a chain tells nothing of its errors.
+FEWEST_DRAWS = 4
+COLUMNS = ["latent", "engine", "probability", "mcse", "r_hat", "ess", "prior", "members", "group"]
+
+
+def inclusion_table(trees: Trees) -> pd.DataFrame:
+    """Per latent and engine: the inclusion probability, its Monte Carlo error, and the gate's R-hat and ESS.
+
+    ``trees`` are fits or trees by the engine's name, or one of them. ``probability`` is the mean of ``gate_prob``: rho
+    for SVI (no Monte Carlo error), and for Gibbs the average of the probabilities with which the gate was drawn. R-hat
+    and ESS are those of the gate itself; a gate that never moves in any chain has R-hat 1 and no ESS. One chain can't
+    tell whether it converged: its R-hat is NaN. Fewer than four draws a chain tell nothing.
+
+    Latents of equal covariance are followed by a row for the group, "A or B": whether at least one of them is on,
+    which the data can tell where they can't tell which. ``members`` is how many latents a row is about (1: a latent
+    itself), ``group`` the number that latents of equal covariance share.
+    """
+    found = as_trees(trees, groups=("posterior", "constant_data"))
+    return pd.DataFrame([row for engine, tree in found.items() for row in _rows(engine, tree)], columns=COLUMNS)
+
+
+def inclusion_probability(tree: Fit | xr.DataTree) -> xr.DataArray:
+    """The reported probability of each latent's gate, (latent,): the mean of ``gate_prob``, or of b without it."""
+    tree = as_tree(tree)
+    _, probs = gates_of(tree)
+    return xr.DataArray(probs.mean((0, 1)), dims="latent", coords={"latent": tree["posterior"]["latent"].values})
+
+
+def worst_convergence(table: pd.DataFrame, engine: str) -> tuple[float, float]:
+    """The largest R-hat and the smallest ESS of an engine's gates in the inclusion table; groups stand for members."""
+    rows = table[table.engine == engine]
+    rows = rows[rows.members == rows.groupby("group").members.transform("max")]
+    # One chain has no R-hat (NaN), and then there is no largest one.
+    return float(rows.r_hat.max(skipna=False)), float(rows.ess.min())
+
+
+def log_joint_r_hat(tree: Fit | xr.DataTree) -> float:
+    """R-hat of the log joint density: far above 1 where chains sit in modes of their own, gates alike or not."""
+    return _statistic("rhat", as_tree(tree)["sample_stats"].to_dataset()["lp"].values)
+
+
+def gate_diagnostics(tree: Fit | xr.DataTree) -> pd.DataFrame:
+    """How a sampler's gates moved: a row per latent.
+
+    ``flips`` per 1,000 draws; ``lowest`` and ``highest``: the chains' probabilities, which should agree; ``r_hat`` and
+    ``ess`` of the gate's conditional probability, whose mean is the reported inclusion probability (NaN where it is
+    constant, and R-hat with one chain). With thinning, draws are the kept ones.
+    """
+    tree = as_tree(tree)
+    gates, probs = gates_of(tree)
+    frame = pd.DataFrame(index=pd.Index(tree["posterior"]["latent"].values, name="latent"))
+    frame["flips"] = 1000 * (np.diff(gates, axis=1) != 0).mean((0, 1)) if gates.shape[1] > 1 else np.nan
+    by_chain = probs.mean(1)
+    frame["lowest"], frame["highest"] = by_chain.min(0), by_chain.max(0)
+    columns = [probs[..., j] for j in range(len(frame))]
+    frame["r_hat"] = [_statistic("rhat", p) if len(p) > 1 and _varies(p) else np.nan for p in columns]
+    frame["ess"] = [_statistic("ess", p) if _varies(p) else np.nan for p in columns]
+    return frame
+
+
+def gate_vectors(tree: Fit | xr.DataTree, *, top: int = 10) -> pd.DataFrame:
+    """The ``top`` most probable whole gate vectors: a column per latent, then ``probability`` and ``mcse``."""
+    tree = as_tree(tree)
+    gates, _ = gates_of(tree)
+    vectors, code = np.unique(gates.reshape(-1, gates.shape[-1]), axis=0, return_inverse=True)
+    code = code.reshape(gates.shape[:2])
+    order = np.argsort(-np.bincount(code.ravel()), kind="stable")[:top]
+    frame = pd.DataFrame(vectors[order].astype(int), columns=tree["posterior"]["latent"].to_numpy().astype(str))
+    return frame.assign(**_frequencies([code == k for k in order]))
+
+
+def num_active(tree: Fit | xr.DataTree) -> pd.DataFrame:
+    """The posterior of the number of active latents: ``probability`` and ``mcse`` of 0 to all of them."""
+    gates, _ = gates_of(as_tree(tree))
+    counts, numbers = gates.sum(-1), range(gates.shape[-1] + 1)
+    index = pd.Index(numbers, name="active latents")
+    return pd.DataFrame(_frequencies([counts == k for k in numbers]), index=index)
+
+
+def gates_of(tree: xr.DataTree) -> tuple[Int[np.ndarray, "chain draw latent"], Float[np.ndarray, "chain draw latent"]]:
+    """Gates, and the probabilities with which they were drawn."""
+    gates = tree["posterior"]["b"].transpose("chain", "draw", "latent").values
+    stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else xr.Dataset()
+    return gates, (stats["gate_prob"].values if "gate_prob" in stats else gates.astype(float))
+
+
+def _frequencies(events: list[np.ndarray]) -> dict[str, list[float]]:
+    """The frequency of each event (chain, draw) and its Monte Carlo error."""
+    mcse = [_statistic("mcse", event.astype(float)) if _varies(event) else np.nan for event in events]
+    return {"probability": [float(event.mean()) for event in events], "mcse": mcse}
+
+
+def _rows(engine: str, tree: xr.DataTree) -> list[dict[str, Any]]:
+    """The table's rows of one tree: latents, then groups of equal covariance."""
+    posterior, constant = tree["posterior"].to_dataset(), tree["constant_data"].to_dataset()
+    names = [str(name) for name in posterior["latent"].values]
+    gates, probs = gates_of(tree)
+    prior, group = constant["prior_inclusion_prob"].values, constant["covariance_group"].values
+    independent = tree.attrs.get("engine") == "svi"
+    rows = [
+        {"latent": name, "members": 1, "group": int(group[j]), "prior": float(prior[j])}
+        | _estimates(probs[..., j], gates[..., j], independent)
+        for j, name in enumerate(names)
+    ]
+    for number in np.unique(group):
+        members = np.flatnonzero(group == number)
+        if len(members) == 1:
+            continue
+        any_on = gates[..., members].max(-1)
+        probability = any_on.astype(float)
+        if independent:  # q's gates; one that members share counts once
+            once = members[np.unique(constant["gate"].values[members], return_index=True)[1]]
+            probability = np.full(any_on.shape, 1 - (1 - probs[0, 0, once]).prod())
+        label = " or ".join(names[j] for j in members)
+        while label in {row["latent"] for row in rows}:  # a latent's own name may read so
+            label = f"({label})"
+        row = {"latent": label, "members": len(members), "group": int(number)}
+        row["prior"] = float(constant["prior_of_group"].values[members[0]])
+        rows.append(row | _estimates(probability, any_on, independent))
+    return [row | {"engine": engine} for row in rows]
+
+
+def _estimates(prob: np.ndarray, gate: np.ndarray, independent: bool) -> dict[str, float]:
+    """The probability, its error, and the gate's R-hat and ESS, from draws (chain, draw) of both."""
+    probability = {"probability": float(prob.mean())}
+    if independent or gate.shape[1] < FEWEST_DRAWS:
+        return probability | dict.fromkeys(("mcse", "r_hat", "ess"), np.nan)
+    gate = gate.astype(float)
+    return probability | {
+        "mcse": _statistic("mcse", prob) if _varies(prob) else 0.0,
+        "r_hat": _gate_r_hat(gate),
+        "ess": _statistic("ess", gate) if _varies(gate) else np.nan,
+    }
+
+
+def _gate_r_hat(gate: np.ndarray) -> float:
+    if len(gate) == 1:
+        return np.nan
+    if not _varies(gate):
+        return 1.0
+    if (gate.min(1) == gate.max(1)).all():  # each chain sits still, and not all at the same value
+        return np.inf
+    return _statistic("rhat", gate)
+
+
+def _varies(draws: np.ndarray) -> bool:
+    """Whether draws (chain, draw) tell of an error: they differ, and are enough."""
+    return bool(draws.min() < draws.max()) and draws.shape[1] >= FEWEST_DRAWS
+
+
+def _statistic(name: str, draws: np.ndarray) -> float:
+    """ArviZ's "rhat", "ess" or "mcse" of draws (chain, draw)."""
+    from arviz_stats.base import array_stats
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(getattr(array_stats, name)(draws, chain_axis=0, draw_axis=1))

@@ -1,0 +1,163 @@
+"""Which latents are there, how they enter the outputs, and what they look like."""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.axes import Axes
+
+from alps_ppl.results.engines import align_engines
+from alps_ppl.results.inclusion import inclusion_probability
+from alps_ppl.results.plots.style import colour_of, name_of
+from alps_ppl.results.trees import Trees, as_trees
+
+
+def plot_inclusion(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
+    """Activation probabilities of all latents, engines side by side, with the prior: the paper's Figures 1b and 3c.
+
+    ``table`` is ``inclusion_table``'s; its rows for groups of equal covariance are drawn too. Bars on the Gibbs
+    probabilities are two Monte Carlo standard errors. ``ax``: where to draw; a new figure if left out.
+    """
+    engines = list(dict.fromkeys(table.engine))
+    latents = list(dict.fromkeys(table.latent))
+    if ax is None:
+        _, ax = plt.subplots(figsize=(max(6.0, 0.75 * len(latents) + 1.5), 3.8), layout="constrained")
+    width = 0.8 / len(engines)
+    place = np.arange(len(latents))
+    for k, engine in enumerate(engines):
+        rows = table[table.engine == engine].set_index("latent").reindex(latents)
+        offset = place + (k - (len(engines) - 1) / 2) * width
+        probability, error = rows.probability.to_numpy(), 2 * rows.mcse.fillna(0).to_numpy()
+        label = name_of(engine) + (" ± 2 Monte Carlo standard errors" if error.any() else "")
+        ends = [np.minimum(error, probability), np.minimum(error, 1 - probability)]
+        bars = ax.bar(offset, probability, width, yerr=ends, color=colour_of(engine, k), label=label)
+        ax.bar_label(bars, [f"{p:.2f}" for p in probability], fontsize=7, padding=2)
+    prior = table.drop_duplicates("latent").set_index("latent").reindex(latents).prior.to_numpy()
+    ax.hlines(prior, place - 0.45, place + 0.45, color="grey", linestyles=":", label="prior")
+    slanted: Any = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if max(map(len, latents)) > 6 else {}
+    ax.set_xticks(place, latents, **slanted)
+    ax.set_ylim(0, 1.1)
+    ax.set_yticks(np.linspace(0, 1, 5))
+    ax.set_ylabel("activation probability")
+    ax.set_xlabel("latent process")
+    handles, labels = ax.get_legend_handles_labels()
+    ax.figure.legend(  # the prior comes last
+        handles[1:] + handles[:1], labels[1:] + labels[:1], loc="outside upper center", ncols=len(labels), frameon=False
+    )
+    return ax
+
+
+def plot_mixing(
+    trees: Trees,
+    *,
+    unit: str = "unit of the output",
+    axes: Any = None,
+) -> np.ndarray:
+    """Mean and variance of the mixing matrix H, a row per engine: the paper's Figures 3a and 3b.
+
+    A latent's sign is free; its draws are given one sign, the same for all engines. The names of latents that no
+    engine has on (above 1/2) are grey.
+
+    Parameters
+    ----------
+    trees
+        Fits or ``to_datatree``'s trees by the engine's name, or one of them.
+    unit
+        Of H: the unit of the outputs that were fitted.
+    axes
+        (engine, 2); a new figure if left out.
+
+    Returns
+    -------
+    The axes (engine, 2).
+    """
+    trees = as_trees(trees, needs="x")
+    first = next(iter(trees.values()))["posterior"]
+    outputs, latents = (np.asarray(first[dim]).astype(str) for dim in ("output", "latent"))
+    if axes is None:
+        height = 0.5 + max(0.8, 0.26 * len(outputs))
+        size = (2 * (1.6 + 0.42 * len(latents)) + 1.8, height * len(trees) + 1.0)
+        _, axes = plt.subplots(
+            len(trees), 2, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+        )
+    axes = np.asarray(axes, dtype=object)
+    draws = {engine: posterior["H"] for engine, posterior in align_engines(trees).items()}
+    on = _on(trees)
+    for column, (what, bar_label) in enumerate({"mean": f"[{unit}]", "variance": f"[({unit})²]"}.items()):
+        moment = {"mean": xr.DataArray.mean, "variance": xr.DataArray.var}[what]
+        values = {engine: moment(H, ("chain", "draw")).values for engine, H in draws.items()}
+        # One scale for all engines, so that colours can be compared between rows.
+        largest = max(np.abs(value).max() for value in values.values())
+        scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
+        if what == "variance":
+            scale = {"cmap": "viridis", "vmin": 0.0, "vmax": largest}
+        for (engine, value), ax in zip(values.items(), axes[:, column], strict=True):
+            image = ax.imshow(value, aspect="auto", **scale)
+            ax.set_xticks(range(len(latents)), latents, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+            ax.set_yticks(range(len(outputs)), outputs, fontsize=8)
+            ax.set_title(f"{name_of(engine)}: {what} of H", fontsize=10)
+        ax.figure.colorbar(image, ax=list(axes[:, column])).set_label(bar_label, fontsize=8)
+        for label, is_on in zip(ax.get_xticklabels(), on, strict=True):
+            label.set_color("black" if is_on else "#999999")
+        ax.set_xlabel("latent process (grey: off)")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("output")
+    return axes
+
+
+def plot_latents(trees: Trees, *, input_label: str = "t", axes: Any = None) -> np.ndarray:
+    """Each latent that some engine has on (above 1/2): mean and 90 % band of x_j while its gate is open.
+
+    Signs are aligned as in ``plot_mixing``, over the fitted inputs. The paper's Figure 2a has the noiseless ones.
+
+    Parameters
+    ----------
+    trees
+        Fits or ``to_datatree``'s trees by the engine's name, or one of them.
+    input_label
+        What the horizontal axis is called, with its unit.
+    axes
+        One for each latent that is on; a new figure if left out.
+
+    Returns
+    -------
+    The axes, one for each latent that is on.
+
+    Raises a ValueError where there are too few axes.
+    """
+    trees = as_trees(trees, needs="x")
+    draws = {engine: p.stack(sample=("chain", "draw")) for engine, p in align_engines(trees).items()}
+    first = next(iter(draws.values()))
+    on = first["latent"].values[_on(trees)]
+    if axes is None:
+        rows = max(1, len(on))
+        _, axes = plt.subplots(rows, 1, figsize=(9, 1.5 * rows + 0.9), sharex=True, squeeze=False, layout="constrained")
+    axes = np.asarray(axes, dtype=object).ravel()
+    if len(axes) < len(on):
+        raise ValueError(f"axes: expected one for each of the {len(on)} latents that are on, got {len(axes)}")
+    time = first["time"].values
+    order = np.argsort(time, kind="stable")
+    for latent, ax in zip(on, axes, strict=False):
+        for place, (engine, posterior) in enumerate(draws.items()):
+            here = posterior.sel(latent=latent)
+            x = here["x"].transpose("sample", "time").values[here["b"].values == 1][:, order]
+            if len(x) == 0:
+                continue
+            colour, probability = colour_of(engine, place), inclusion_probability(trees[engine]).sel(latent=latent)
+            label = f"{name_of(engine)} ({float(probability):.2f})"
+            ax.plot(time[order], x.mean(0), linewidth=1.1, label=label, color=colour)
+            ax.fill_between(time[order], *np.quantile(x, [0.05, 0.95], axis=0), alpha=0.2, linewidth=0, color=colour)
+        ax.set_title(str(latent), fontsize=10, loc="left")
+        ax.legend(loc="upper right", bbox_to_anchor=(1.0, 1.22), ncols=len(draws), frameon=False, fontsize=8)
+        ax.margins(x=0.01)
+    if len(on) == 0:
+        axes[0].set_title("no latent has a probability above 1/2", fontsize=10, loc="left")
+    axes[-1].set_xlabel(input_label)
+    return axes[: max(1, len(on))]
+
+
+def _on(trees: dict[str, xr.DataTree]) -> np.ndarray:
+    """Which latents are on (probability above 1/2) by some engine."""
+    return np.any([inclusion_probability(tree).values > 0.5 for tree in trees.values()], axis=0)
