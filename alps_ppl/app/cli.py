@@ -205,18 +205,9 @@ def fit(
             # Of an error in a covariance the first line; the others point at its place, under the text.
             raise BadInput(str(error).partition("\n")[0]) from None
 
-    _run(
-        make,
-        elsewhere | {"--out": out / "model.py"},
-        engine=engine,
-        seed=seed,
-        out=out,
-        settings=settings,
-        progress=progress,
-        prune_below=prune_below,
-        fresh=fresh,
-        checkpoint_seconds=checkpoint_seconds,
-    )
+    shared: dict[str, Any] = {"engine": engine, "seed": seed, "out": out, "settings": settings, "progress": progress}
+    shared |= {"prune_below": prune_below, "fresh": fresh, "checkpoint_seconds": checkpoint_seconds}
+    _run(make, elsewhere | {"--out": out / "model.py"}, **shared)
 
 
 @cli.command()

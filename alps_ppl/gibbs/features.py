@@ -110,14 +110,11 @@ class Features(NamedTuple):
         """[Phi_1 ... Phi_m], the latents' features side by side, at ``inputs`` (None: all that there are)."""
         rows = jnp.asarray(self.times if inputs is None else inputs)
         latents = zip(self.rest, self.pivots, self.pivot_tril, strict=True)
-        parts = [
-            _interpolation(covariance, rows, jnp.asarray(self.times[pivots]), tril)
-            for covariance, pivots, tril in latents
-        ]
+        parts = [_interpolation(k, rows, jnp.asarray(self.times[pivots]), tril) for k, pivots, tril in latents]
         return np.concatenate(parts, 1)
 
     def latents(
-        self, weights: Float[Array, " weight"], phi: Float[np.ndarray, "time feature"]
+        self, weights: Float[Array, " weight"], phi: Float[Array, "time feature"]
     ) -> Float[Array, "latent time"]:
         """X at the inputs, whose features are ``phi``."""
         r = self.num_features
@@ -184,12 +181,7 @@ _diagonal = jax.jit(lambda covariance, inputs: covariance(inputs))
 
 
 def pivoted_cholesky(
-    covariance: Covariance,
-    inputs: Float[Array, "time *column"],
-    *,
-    max_rank: int,
-    tolerance: float,
-    name: str = "",
+    covariance: Covariance, inputs: Float[Array, "time *column"], *, max_rank: int, tolerance: float, name: str = ""
 ) -> tuple[Float[np.ndarray, "time rank"], Int[np.ndarray, " rank"]]:
     """A factor Phi of the Gram matrix with K = Phi Phi^T up to ``tolerance``, and its pivots.
 

@@ -286,9 +286,8 @@ def scale(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     mode = conditional.laplace()
     proposal = dist.Normal(mode.loc, 1.2 * mode.scale)
     u, here = proposal.loc + proposal.scale * random.normal["scale"], jnp.zeros_like(mode.loc)
-    log_ratio = conditional.log_density(u) - conditional.log_density(here)
-    log_ratio += proposal.log_prob(here) - proposal.log_prob(u)
-    factor = jnp.where(jnp.log(random.uniform["scale"]) < log_ratio, jnp.exp(u), 1.0)
+    over = [conditional.log_density(v) - proposal.log_prob(v) for v in (u, here)]
+    factor = jnp.where(jnp.log(random.uniform["scale"]) < over[0] - over[1], jnp.exp(u), 1.0)
     return chain._replace(H=chain.H * factor, weights=chain.weights / factor[target.stats.owner])
 
 
