@@ -53,6 +53,6 @@ def test_notebook_runs(script, monkeypatch, unoptimised):
     with warnings.catch_warnings():
         for module in ("jupyter_client", "jupyter_core", "nbclient", "zmq"):
             warnings.filterwarnings("ignore", module=module)
-        nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+        nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3", resources=resources).execute()
     noise = [o.text for cell in notebook.cells for o in cell.get("outputs", []) if o.get("name") == "stderr"]
     assert not noise
