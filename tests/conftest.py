@@ -13,7 +13,7 @@ import numpyro
 import problems
 import pytest
 from problems import periodic  # noqa: F401
-from runs import MODEL_FILE, command
+from runs import FINISHED, MODEL_FILE, command
 
 import alps_ppl as alps
 
@@ -30,6 +30,15 @@ def pytest_configure(config):
     if config.option.markexpr == "not slow":
         jax.config.update("jax_disable_most_optimizations", True)
         os.environ.update(UNOPTIMISED)
+
+
+@pytest.fixture(scope="module")
+def quick_to_compile():
+    """The module's slow tests, too, run unoptimised code: they compile for longer than they run."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture
@@ -75,17 +84,13 @@ def call():
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory):
-    """A whole ``alps-ppl run`` (its folder, what it printed): both engines, a learnt period, and a smaller model."""
+    """A whole ``alps-ppl run`` of both engines (its folder, what it printed), with a learnt period and baselines."""
     folder = tmp_path_factory.mktemp("finished")
     out = folder / "out"
     (out / "pruned").mkdir(parents=True)
-    for name in ("report.html", "pruned/inclusion.csv"):
-        (out / name).write_text("of an earlier run")
+    (out / "report.html").write_text("of an earlier run")
     (folder / "seven.py").write_text(MODEL_FILE)
-    status, printed, error = command(
-        "run", folder / "seven.py", "--out", out, "--seed", 3, "--prune", 0.5, "--set", "GIBBS.num_samples=250",
-        "--no-progress",
-    )  # fmt: skip
+    status, printed, error = command("run", folder / "seven.py", "--out", out, *FINISHED)
     assert status == 0, error
     return out, printed
 

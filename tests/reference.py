@@ -6,6 +6,7 @@ Nothing here uses the package but the covariances that a model holds, evaluated 
 import functools
 import itertools
 
+import jax
 import numpy as np
 from scipy import stats
 
@@ -17,7 +18,8 @@ def gram(covariance, t1, t2):
 
 @functools.lru_cache
 def _gram(covariance, t1, t2):
-    return np.array([[float(covariance.evaluate(np.asarray(a), np.asarray(b))) for b in t2] for a in t1])
+    evaluate = jax.jit(covariance.evaluate)
+    return np.array([[float(evaluate(np.asarray(a), np.asarray(b))) for b in t2] for a in t1])
 
 
 def f_covariance(covariances, H, b, t1, t2):

@@ -1,4 +1,7 @@
-"""The command as tests call it, and a model file that has a bit of everything."""
+"""The command as tests call it, and a model file that has a bit of everything.
+
+Its sizes and names are those of ``test_fit``'s table, too, so that one process compiles them once.
+"""
 
 import contextlib
 import io
@@ -6,7 +9,7 @@ import sys
 
 from alps_ppl.app.cli import main
 
-MODEL_FILE = """
+MODEL_FILE = r"""
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
@@ -20,12 +23,12 @@ def data():
     gap = np.zeros(y.shape, bool)
     gap[10:12, 1] = True
     held_out = {"test": np.arange(36) >= 30, "gap": gap}
-    return alps.Data(days, y, outputs=["u", "v"], held_out=held_out, units={"u": "°F"})
+    return alps.Data(days, y, outputs=["u", "v"], held_out=held_out, units={"u": "°F $\\frac$"})
 
 def model(data):
-    named = {"T=7": alps.linear_periodic(6.8), "T=5": alps.linear_periodic(5.0)}
+    named = {"week": alps.linear_periodic(6.8), "5 d": alps.linear_periodic(5.0)}
     noise = dist.InverseGamma(2.0, 0.2)
-    return alps.ALPS(named, data.outputs, noise_variance=noise, covariance_bounds={"T=7": {"scale": (6.0, 8.0)}})
+    return alps.ALPS(named, data.outputs, noise_variance=noise, covariance_bounds={"week": {"scale": (6.0, 8.0)}})
 
 SVI = {"num_inducing": 6, "num_steps": 1500}
 GIBBS = {"num_warmup": 200, "num_samples": 300, "num_chains": 2}
@@ -34,6 +37,10 @@ def baselines(data):
     mean = np.broadcast_to(data.loc, data.y.shape)
     return {"mean": (mean, np.broadcast_to(data.scale, data.y.shape))}
 """
+# Options of ``finished_run``.
+FINISHED = [
+    "--seed", 3, "--set", "GIBBS.num_samples=251", "--set", "GIBBS.thinning=2", "--no-progress",
+]  # fmt: skip
 
 
 def command(*arguments):

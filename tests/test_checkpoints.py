@@ -5,87 +5,103 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
 import xarray as xr
 from numpyro.infer import MCMC
-from runs import MODEL_FILE, command
+from runs import FINISHED, MODEL_FILE, command
 
 import alps_ppl as alps
 from alps_ppl.app import figures
 from alps_ppl.app.run import fingerprint
-from alps_ppl.checkpoints import Checkpoints
+from alps_ppl.checkpoints import Checkpoint, Checkpoints
 
-TINY = [
-    "--set", "SVI.num_steps=20", "--set", "GIBBS.num_warmup=5", "--set", "GIBBS.num_samples=21", "--set",
-    "GIBBS.thinning=2", "--no-progress", "--checkpoint-seconds", 0,
-]  # fmt: skip
-# The command in a process that gets a signal right after the given number of checkpoints.
-STOPPED = """
+# The command in a process that is killed right after the given number of checkpoints.
+KILLED = """
 import os, signal, sys
 from alps_ppl import checkpoints
 from alps_ppl.app import cli
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
-write, left, how = checkpoints.Checkpoint.write, [int(sys.argv.pop(1))], int(sys.argv.pop(1))
+write, left = checkpoints.Checkpoint.write, [int(sys.argv.pop(1))]
 def counted(self, step, state):
     write(self, step, state)
     left[0] -= 1
     if left[0] == 0:
-        os.kill(os.getpid(), how)
+        os.kill(os.getpid(), signal.SIGKILL)
 checkpoints.Checkpoint.write = counted
 cli.main()
 """
 
 
+class Killed(BaseException):
+    """Nothing catches it."""
+
+
 def arguments(folder):
-    return ["run", folder / "model.py", "--out", folder / "out", *TINY]
+    """``finished_run``'s, so that nothing is compiled again, without its smaller model."""
+    (folder / "seven.py").write_text(MODEL_FILE)
+    return ["run", folder / "seven.py", "--out", folder / "out", *FINISHED, "--checkpoint-seconds", 0]
 
 
-def stopped(folder, checkpoints, how):
-    words = [STOPPED, checkpoints, int(how), *arguments(folder)]
-    return subprocess.run([sys.executable, "-c", *map(str, words)], capture_output=True, text=True)
+def stopped(folder, error, after):
+    """The command, with an error right after that many checkpoints, as a signal would raise it there."""
+    write, left = Checkpoint.write, [after]
 
+    def counted(self, step, state):
+        write(self, step, state)
+        left[0] -= 1
+        if left[0] == 0:
+            raise error
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """One folder with an uninterrupted run; one with a run killed in SVI, interrupted in Gibbs, and then finished."""
-    whole, killed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("killed")
-    for folder in (whole, killed):
-        (folder / "model.py").write_text(MODEL_FILE)
-    printed = [stopped(killed, 7, signal.SIGKILL), stopped(killed, 22, signal.SIGINT)]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "write", counted)
         patch.setattr(figures, "draw", lambda *_: None)  # most of the time, and nothing to compare
-        return whole, killed, [*printed, command(*arguments(killed)), command(*arguments(whole))]
+        return command(*arguments(folder))
 
 
-def test_a_killed_run_goes_on_and_gives_the_same(runs):
-    whole, killed, (first, second, third, uninterrupted) = runs
-    assert first.returncode == -signal.SIGKILL, first.stderr
-    assert second.returncode == 130, second.stderr
-    assert (third[0], uninterrupted[0]) == (0, 0), third[2] + uninterrupted[2]
-    assert "svi_0.npz: going on after 7 steps" in second.stdout
-    assert "svi_0.npz: going on after 20 steps" in third[1]  # finished before: nothing is lost
-    assert "gibbs.npz: going on after 9 sweeps" in third[1]  # 13 more steps of SVI, then these
-    assert "going on" not in uninterrupted[1]
+def assert_same(out, other):
+    """Posteriors and tables are the same to the bit; the files' attributes say when they were made."""
     for engine in ("svi", "gibbs"):
-        trees = [xr.open_datatree(f / "out" / f"posterior_{engine}.nc", engine="h5netcdf") for f in (whole, killed)]
-        assert trees[0].equals(trees[1])  # their attributes say when they were made
+        trees = [xr.open_datatree(folder / f"posterior_{engine}.nc", engine="h5netcdf") for folder in (out, other)]
+        assert trees[0].equals(trees[1])
         for tree in trees:
             tree.close()
-    assert trees[0]["posterior"].sizes["draw"] == 10
-    for name in ("predictions.csv", "inclusion.csv"):
-        assert (whole / "out" / name).read_text() == (killed / "out" / name).read_text()
-    assert not (killed / "out" / "checkpoints").exists()
+    for name in ("predictions.csv", "inclusion.csv", "variance_shares.csv"):
+        assert (out / name).read_text() == (other / name).read_text()
 
 
-def test_an_interrupt_says_what_is_there(runs):
-    _, killed, (_, interrupted, *_) = runs
-    assert interrupted.stderr == (
-        f"alps-ppl: interrupted; written to {killed / 'out'} so far: posterior_svi.nc; "
-        "the same command goes on from its checkpoints\n"
+def test_a_killed_run_goes_on_and_gives_the_same(finished_run, tmp_path):
+    """Killed in SVI, interrupted in Gibbs, and finished: what an uninterrupted run gives."""
+    out = tmp_path / "out"
+    with pytest.raises(Killed):
+        stopped(tmp_path, Killed, 7)
+    status, printed, error = stopped(tmp_path, KeyboardInterrupt, 93 + 60)
+    assert "svi_0.npz: going on after 105 steps" in printed
+    assert (status, error) == (
+        130,
+        f"alps-ppl: interrupted; written to {out} so far: posterior_svi.nc; "
+        "the same command goes on from its checkpoints\n",
     )
+    status, printed, error = stopped(tmp_path, Killed, 10_000)
+    assert status == 0, error
+    assert "svi_0.npz: going on after 1500 steps" in printed  # finished before: nothing is lost
+    assert "gibbs.npz: going on after 240 sweeps" in printed
+    assert_same(out, finished_run[0])
+    assert not (out / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_a_kill_9_leaves_what_goes_on(finished_run, tmp_path):
+    """The same with a real process; it runs optimised code, as this one does among the slow tests."""
+    words = [KILLED, 20, *arguments(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    status, printed, error = stopped(tmp_path, Killed, 10_000)
+    assert status == 0, error
+    assert "svi_0.npz: going on after 300 steps" in printed
+    assert_same(tmp_path / "out", finished_run[0])
 
 
 def test_predict_writes_the_files_units(call, finished_run, tmp_path):
@@ -137,50 +153,68 @@ def test_predict_without_results(call, tmp_path):
     assert "posterior_svi.nc: expected a file that alps.save or alps-ppl run wrote" in call(*arguments)[2]
 
 
-@pytest.fixture(scope="module")
+def test_a_checkpoint_holds_any_state(tmp_path):
+    """Arrays of any kind and keys come back to the bit; another run's file or a broken one is said, and not used."""
+    said = []
+    state = (jax.random.split(jax.random.key(3), 2), {"x": jnp.arange(3.0) / 3, "n": jnp.int32(7)}, jax.random.key(1))
+
+    def part(mark="a", seconds=0.0):
+        return Checkpoints(tmp_path, mark, seconds, said.append).part("svi_0", "steps")
+
+    def resumed(mark="a"):
+        step, found = part(mark).resume(jax.tree.map(lambda leaf: leaf, state))
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(state), strict=True):
+            assert one.dtype == other.dtype
+            assert jnp.array_equal(one, other)
+        return step
+
+    assert (resumed(), said) == (0, [])
+    part().write(30, state)
+    assert resumed() == 30
+    assert "going on after 30 steps" in said.pop()
+    assert resumed("b") == 0
+    assert "of another model, data, settings, seed or version; starting anew" in said.pop()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def broken(file, **_):
+            file.write(b"PK cut off")
+            raise Killed
+
+        patch.setattr(np, "savez", broken)
+        with pytest.raises(Killed):
+            part().write(60, state)
+    assert resumed() == 30  # the file before is whole
+    assert [path.name for path in tmp_path.iterdir()] == ["svi_0.npz"]
+    (tmp_path / "svi_0.npz").write_bytes(b"PK cut off")
+    assert resumed() == 0
+    assert "can't be read as a checkpoint; starting anew" in said.pop()
+    assert part().is_due()
+    assert not part(seconds=60.0).is_due()
+    assert part(seconds=60.0).is_due(last=True)
+
+
+@pytest.mark.slow
+def test_a_single_chain_is_numpyros():
+    """The same key, sweeps and thinning as MCMC's; those of several chains are ``test_gibbs``'s."""
+    model, t, y = problem()
+    lengths = {"num_warmup": 4, "num_samples": 10, "thinning": 3}
+    mcmc = MCMC(alps.ALPSGibbs(model), **lengths, progress_bar=False)
+    mcmc.run(jax.random.key(0), t, y)
+    theirs = alps.from_mcmc(mcmc)
+    mine = alps.fit_gibbs(model, t, y, rng_key=jax.random.key(0), num_chains=1, **lengths, progress_bar=False)
+    for name in ("b", "H", "x"):
+        np.testing.assert_allclose(mine.samples[name], theirs.samples[name], atol=1e-8)
+    np.testing.assert_allclose(mine.sample_stats["lp"], theirs.sample_stats["lp"], atol=1e-8)
+
+
 def problem():
     t = np.arange(20.0)
     model = alps.ALPS({"T=7": alps.linear_periodic(7.0), "T=5": alps.linear_periodic(5.0)}, 2, noise_variance=0.1)
     return model, t, np.sin(t)[:, None] * [1.0, 2.0]
 
 
-@pytest.mark.parametrize(("num_chains", "thinning"), [(1, 1), (2, 3)])
-def test_chains_are_numpyros(problem, num_chains, thinning):
-    """The same keys, the same sweeps, the same thinning as MCMC's vectorized chains."""
-    model, t, y = problem
-    lengths = {"num_warmup": 4, "num_samples": 10, "num_chains": num_chains, "thinning": thinning}
-    mcmc = MCMC(alps.ALPSGibbs(model), **lengths, chain_method="vectorized", progress_bar=False)
-    mcmc.run(jax.random.key(0), t, y)
-    theirs = alps.from_mcmc(mcmc)
-    mine = alps.fit_gibbs(model, t, y, rng_key=jax.random.key(0), **lengths, progress_bar=False)
-    for name in ("b", "H", "x"):
-        np.testing.assert_allclose(mine.samples[name], theirs.samples[name], atol=1e-8)
-    for name in ("gate_prob", "lp"):
-        np.testing.assert_allclose(mine.sample_stats[name], theirs.sample_stats[name], atol=1e-8)
-
-
-def test_another_run_starts_anew(problem, tmp_path):
-    """Another fingerprint or a broken file: said, and not used."""
-    model, t, y = problem
-    said = []
-    settings = {"num_inducing": 4, "num_steps": 30, "rng_key": jax.random.key(0), "progress_bar": False}
-
-    def fit(mark):
-        return alps.fit_svi(model, t, y, **settings, checkpoints=Checkpoints(tmp_path, mark, 0.0, said.append))
-
-    expected = fit("a").losses
-    assert said == []
-    fit("b")
-    assert "of another model, data, settings, seed or version; starting anew" in said.pop()
-    np.testing.assert_array_equal(fit("b").losses, expected)
-    assert "going on after 30 steps" in said.pop()
-    (tmp_path / "svi_0.npz").write_bytes(b"PK cut off")
-    np.testing.assert_array_equal(fit("b").losses, expected)
-    assert "can't be read as a checkpoint; starting anew" in said.pop()
-
-
-def test_a_fingerprint_tells_runs_apart(problem):
-    model, t, y = problem
+def test_a_fingerprint_tells_runs_apart():
+    model, t, y = problem()
     named = {"T=7": alps.linear_periodic(7.0), "T=5": alps.linear_periodic(5.0)}
     other = alps.ALPS(named | {"T=7": alps.linear_periodic(7.5)}, 2, noise_variance=0.1)
     prior = alps.ALPS(named, 2, noise_variance=dist.InverseGamma(2.0, 0.1))

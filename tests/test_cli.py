@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from runs import MODEL_FILE
+from runs import FINISHED, MODEL_FILE
 
-from alps_ppl.app import command, outputs, printed
-from alps_ppl.app.problem import Problem
-from alps_ppl.app.run import Fitted, Outcome
+from alps_ppl.app import outputs, printed, run, scores
+from alps_ppl.app.problem import Fitted, Outcome, Problem
 
 
 @pytest.fixture
@@ -30,15 +29,14 @@ def model_file(tmp_path):
 def test_run_writes_the_contract(finished_run):
     out, printed = finished_run
     assert re.search(r"prior +svi +gibbs +mcse +r_hat +ess\n", printed)
-    assert "The most probable combinations (Gibbs): T=7 (" in printed
-    assert not (out / "report.html").exists()
-    assert not (out / "checkpoints").exists()
+    assert "The most probable combinations (Gibbs): week (" in printed
+    assert not any((out / name).exists() for name in ("report.html", "pruned", "checkpoints"))
     inclusion = pd.read_csv(out / "inclusion.csv")
     assert list(inclusion.columns) == ["latent", "engine", "probability", "mcse", "prior"]
     on = inclusion.set_index(["latent", "engine"]).sort_index().probability
-    assert set(on.index) == {(latent, engine) for latent in ("T=7", "T=5") for engine in ("svi", "gibbs")}
-    assert on["T=7"].min() > 0.9
-    assert on["T=5"].max() < 0.2
+    assert set(on.index) == {(latent, engine) for latent in ("week", "5 d") for engine in ("svi", "gibbs")}
+    assert on["week"].min() > 0.9
+    assert on["5 d"].max() < 0.2
     predictions = pd.read_csv(out / "predictions.csv")
     assert list(predictions.columns) == [
         "split", "date", "input", "output", "engine", "observed", "mean", "sd", "lower", "upper",
@@ -49,7 +47,7 @@ def test_run_writes_the_contract(finished_run):
     assert list(predictions.date[:3]) == ["2026-01-05", "2026-01-05", "2026-01-06"]
     assert list(predictions.input[:3]) == [0, 0, 1]
     summary = json.loads((out / "summary.json").read_text())
-    assert (summary["seed"], summary["settings"]["gibbs"]["num_samples"]) == (3, 250)
+    assert (summary["seed"], summary["settings"]["gibbs"]["num_samples"]) == (3, 251)
     assert {"seconds", "learnt", "elbo", "rmse", "nlpd"} == set(summary["svi"])
     assert {"seconds", "max_rhat", "min_ess", "lp_rhat", "rmse", "nlpd"} == set(summary["gibbs"])
     assert {"numpyro", "jax", "python"} <= set(summary["versions"])
@@ -57,12 +55,12 @@ def test_run_writes_the_contract(finished_run):
     assert list(pd.read_csv(out / "comparison.csv").columns[:4]) == ["quantity", "of", "svi", "gibbs"]
     shares = pd.read_csv(out / "variance_shares.csv", keep_default_na=False)
     assert list(shares.columns) == ["engine", "output", "part", "latent", "share", "lower", "upper"]
-    assert shares[shares.latent == "T=7"].share.between(0.7, 1.1).all()
+    assert shares[shares.latent == "week"].share.between(0.7, 1.1).all()
     for engine in ("svi", "gibbs"):
         with xr.open_datatree(out / f"posterior_{engine}.nc", engine="h5netcdf") as tree:
             assert tree.attrs["engine"] == engine
             assert list(tree["posterior"]["output"].values) == ["u", "v"]
-            assert tree["posterior"].sizes["draw"] == {"svi": 1000, "gibbs": 250}[engine]
+            assert tree["posterior"].sizes["draw"] == {"svi": 1000, "gibbs": 125}[engine]
     for name in ("reconstruction", "inclusion", "mixing", "training", "latents", "engines"):
         assert matplotlib.image.imread(out / "figures" / f"{name}.png").shape[0] > 200
 
@@ -82,28 +80,42 @@ def test_the_scores_are_those_of_the_predictions(finished_run):
     normal = 0.5 * np.log(2 * np.pi * test.sd**2) + 0.5 * ((test["observed"] - test["mean"]) / test.sd) ** 2
     assert summary["gibbs"]["nlpd"] == pytest.approx((normal - np.log(test.output.map(sd))).mean(), abs=0.1)
     scores = pd.read_csv(out / "scores.csv").set_index(["engine", "split", "output"]).sort_index()
-    assert scores.unit["gibbs", "test"].to_dict() == {"u": "°F", "v": "as in the file"}
+    assert scores.unit["gibbs", "test"].to_dict() == {"u": "°F $\\frac$", "v": "as in the file"}
     u = test[test.output == "u"]
     by_hand = np.sqrt(((u["observed"] - u["mean"]) ** 2).mean())
     assert scores.rmse["gibbs", "test", "u"] == pytest.approx(by_hand, rel=1e-6)
     assert scores.rmse["gibbs", "test"].max() < scores.rmse["mean", "test"].min()
 
 
-def test_prune_and_learnt_covariances(finished_run):
-    """Gibbs takes over the period that SVI learns; the smaller model is fitted to the same cells, its loss written."""
+def test_learnt_covariances_are_said(finished_run):
     out, printed = finished_run
-    summary = json.loads((out / "summary.json").read_text())
-    learnt = summary["svi"]["learnt"]["T=7.scale"]
+    learnt = json.loads((out / "summary.json").read_text())["svi"]["learnt"]["week.scale"]
     assert abs(learnt - 7) < 0.15
-    assert f"Learnt: T=7.scale {learnt:.4g}" in printed
-    assert "Without T=5, fitted again:" in printed
-    assert set(pd.read_csv(out / "pruned" / "inclusion.csv").latent) == {"T=7"}
+    assert f"Learnt: week.scale {learnt:.4g}" in printed
+
+
+@pytest.mark.slow
+def test_prune(call, model_file, tmp_path):
+    """The smaller model, of the learnt covariances, is fitted to the same cells, and what it loses is written."""
+    out = tmp_path / "out"
+    status, printed, error = call("run", model_file, "--out", out, "--prune", 0.5, *FINISHED)
+    assert status == 0, error
+    assert printed.count("Learnt: week.scale") == 1
+    assert "Without 5 d, fitted again:" in printed
+    assert set(pd.read_csv(out / "pruned" / "inclusion.csv").latent) == {"week"}
     lost = pd.read_csv(out / "pruned" / "lost.csv").set_index(["engine", "split"])
-    smaller = json.loads((out / "pruned" / "summary.json").read_text())
+    scores = [json.loads((f / "summary.json").read_text())["scores"]["test"] for f in (out, out / "pruned")]
     for engine in ("svi", "gibbs"):
-        difference = smaller["scores"]["test"][engine]["nlpd"] - summary["scores"]["test"][engine]["nlpd"]
+        difference = scores[1][engine]["nlpd"] - scores[0][engine]["nlpd"]
         assert lost.lost[engine, "test"] == pytest.approx(difference, abs=1e-9)
     assert "nats of log predictive density lost per cell" in printed
+
+
+def test_nothing_to_prune(capsys, monkeypatch):
+    outcome = made_up(["gibbs"], 2)
+    monkeypatch.setattr(run, "prune", lambda fit, threshold: outcome.problem.model)
+    assert run._smaller(outcome, 0.0) is None
+    assert "Nothing to prune" in capsys.readouterr().out
 
 
 def made_up(engines, num_chains):
@@ -133,10 +145,9 @@ def made_up(engines, num_chains):
 
 
 def show(outcome, out):
-    cells = command.scores.of_fits(outcome)
-    summary = outputs._plain(outputs._summary(outcome, cells))
-    printed.findings(outcome, outputs._summary(outcome, cells), out)
-    return summary
+    summary = outputs._summary(outcome, scores.of_fits(outcome), {})
+    printed.findings(outcome, summary, out)
+    return outputs._plain(summary)
 
 
 def test_one_chain_and_no_test_split(capsys):

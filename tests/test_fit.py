@@ -14,20 +14,17 @@ import pytest
 from arviz_stats.base import array_stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import FINISHED, MODEL_FILE
 from tinygp import kernels
 
 import alps_ppl as alps
-from alps_ppl.app import command, source
+from alps_ppl.app import run, source
 from alps_ppl.app.compose import compose, gibbs_settings, noise_prior, svi_settings
 from alps_ppl.app.model_file import load_model_file
 from alps_ppl.model.as_json import describe
 from alps_ppl.tables.grammar import parse
 
 ROOT = Path(__file__).parents[1]
-SHORT = [
-    "--set", "SVI.num_steps=100", "--set", "GIBBS.num_warmup=50", "--set", "GIBBS.num_samples=50",
-    "--set", "GIBBS.num_chains=2", "--no-progress",
-]  # fmt: skip
 LATENTS = ["--latent", "daily = linear_periodic(24h)", "--latent", "slow = 0.5 * matern12(2d)"]
 
 
@@ -66,7 +63,18 @@ def written(problem, path):
     return load_model_file(path)
 
 
-def test_fit_makes_everything_once_and_writes_the_run(call, csv, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def days(tmp_path_factory):
+    """The table of ``runs.MODEL_FILE`` as a file, with a column of text."""
+    folder = tmp_path_factory.mktemp("days")
+    (folder / "seven.py").write_text(MODEL_FILE)
+    data = load_model_file(folder / "seven.py").data
+    table = pd.DataFrame(data.y, data.dates, data.outputs).rename_axis("date").assign(weather="fair")
+    table.to_csv(folder / "days.csv")
+    return folder / "days.csv"
+
+
+def test_fit_makes_everything_once_and_writes_the_run(call, days, tmp_path, monkeypatch):
     """The file is read once, ``Data`` and ``ALPS`` are made once, and data are checked at most six times."""
     counts = dict.fromkeys(("read", "data", "model", "check"), 0)
 
@@ -84,15 +92,16 @@ def test_fit_makes_everything_once_and_writes_the_run(call, csv, tmp_path, monke
     count("model", alps.ALPS, "__init__")
     count("check", alps.ALPS, "check")
     out, saved = tmp_path / "out", tmp_path / "models" / "stations.py"
+    sizes = ["SVI.num_inducing=6", "SVI.num_steps=1500", "GIBBS.num_warmup=200", "GIBBS.num_chains=2"]
     status, printed, error = call(
-        "fit", csv, "--time", "date", *LATENTS, "--decoys", 1, "--forecast", "6h", "--hold-out", "10%",
-        "--out", out, "--save-model-file", saved, *SHORT,
+        "fit", days, "--time", "date", "--latent", "week = linear_periodic(6.8d)", "--latent",
+        "5 d = linear_periodic(5d)", "--learn", "week.scale = 6d..8d", "--forecast", "3d", "--hold-out", "6d",
+        "--out", out, "--save-model-file", saved, *(word for size in sizes for word in ("--set", size)), *FINISHED,
     )  # fmt: skip
     assert status == 0, error
     assert counts["read"] == counts["data"] == counts["model"] == 1, counts
-    assert counts["check"] <= 6
+    assert counts["check"] <= 6, counts
     assert "Column 'weather' is left out: it holds no numbers." in printed
-    assert "Process 'decoy 17 h', linear_periodic(17h): no harmonic" in printed
     assert (out / "model.py").read_text() == saved.read_text()
     assert {path.name for path in out.iterdir()} == {
         "model.py", "inclusion.csv", "predictions.csv", "scores.csv", "summary.json", "comparison.csv",
@@ -102,12 +111,12 @@ def test_fit_makes_everything_once_and_writes_the_run(call, csv, tmp_path, monke
 
     predictions = pd.read_csv(out / "predictions.csv")
     forecast = predictions[(predictions.split == "forecast") & (predictions.engine == "gibbs")]
-    assert list(forecast.date.unique()) == ["2024-05-05 00:00:00", "2024-05-05 02:00:00", "2024-05-05 04:00:00"]
+    assert list(forecast.date.unique()) == ["2026-02-10", "2026-02-11", "2026-02-12"]
     assert forecast.observed.isna().all()
     assert np.isfinite(forecast[["mean", "sd", "lower", "upper"]]).all(axis=None)
-    assert (predictions.split == "test").sum() == 2 * 2 * 4
+    assert (predictions.split == "test").sum() == 2 * 2 * 6
     on = pd.read_csv(out / "inclusion.csv").set_index(["latent", "engine"]).probability
-    assert on["daily", "gibbs"] > 0.9
+    assert on["week", "gibbs"] > 0.9
 
 
 def test_the_model_file_gives_the_same_problem(csv, tmp_path):
@@ -248,7 +257,7 @@ def test_names_that_no_file_can_hold_are_found_before_the_fit(csv):
 
 def test_no_file_is_overwritten(call, csv, tmp_path, monkeypatch):
     """Not the data, and not a model file that was changed since."""
-    monkeypatch.setattr(command, "run", lambda *_, **__: None)
+    monkeypatch.setattr(run, "run", lambda *_, **__: None)
     before = csv.read_bytes()
     status, _, error = call("fit", csv, *LATENTS, "--save-model-file", csv, "--out", tmp_path / "out")
     assert (status, csv.read_bytes()) == (2, before)
@@ -293,7 +302,9 @@ def test_settings_are_sized_to_the_rows():
     assert gibbs == {"num_warmup": 150, "num_samples": 150, "num_chains": 4}
 
 
-def test_auto_says_what_it_chose(csv):
+def test_decoys_and_auto_say_what_was_chosen(csv):
+    _, notes = compose(csv, latents=["daily = linear_periodic(24h)"], num_decoys=1)
+    assert any(note.startswith("Process 'decoy 17 h', linear_periodic(17h): no harmonic") for note in notes)
     problem, notes = compose(csv, latents=["auto"])
     assert any(note.startswith("Process '24 h', linear_periodic(24h): its peak is") for note in notes)
     assert '"24 h": alps.linear_periodic(24.0)' in problem.source

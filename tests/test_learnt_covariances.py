@@ -10,6 +10,8 @@ import alps_ppl as alps
 from alps_ppl.model.covariances import parameters
 from alps_ppl.svi.fit import _starts
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 PERIOD, SCALE = 7.3, 2.0
 MODEL = alps.ALPS(
     {"sine": alps.linear_periodic(7.0), "decoy": alps.linear_periodic(4.0)},
@@ -30,10 +32,11 @@ def wave():
 @pytest.fixture(scope="module")
 def fit(wave):
     t, y, _ = wave
-    settings = {"num_steps": 2_000, "num_inducing": 10, "num_restarts": 3, "progress_bar": False}
+    settings = {"num_steps": 2_000, "num_inducing": 10, "num_restarts": 2, "progress_bar": False}
     return alps.fit_svi(MODEL, t, y, rng_key=jax.random.key(1), **settings)
 
 
+@pytest.mark.slow
 def test_the_period_is_found(wave, fit):
     """Within five standard errors, by the Fisher information A^2 / sigma^2 (2 pi / T^2)^2 n^3 / 24 (free phase).
 
@@ -46,18 +49,25 @@ def test_the_period_is_found(wave, fit):
     assert fit.inclusion_prob[0] > 0.95
     assert fit.inclusion_prob[1] < 0.2
     assert fit.model.covariance_bounds == {}
-    assert MODEL.covariances[0].scale == 7.0
     assert np.isfinite(fit.elbo)
     draws = fit.at(jnp.asarray(t))
     assert abs(draws.basis @ draws.gated_H.mean(0).T - f).max() < 0.3
 
 
+@pytest.mark.slow
 def test_gibbs_takes_what_was_learnt(wave, fit, key):
-    with pytest.raises(ValueError, match=r"covariance_bounds: .*fit\.model"):
-        alps.ALPSGibbs(MODEL)
     settings = {"num_warmup": 20, "num_samples": 20, "num_chains": 1, "progress_bar": False}
     gibbs = alps.fit_gibbs(fit.model, *wave[:2], rng_key=key, **settings)
     assert gibbs.inclusion_prob[0] > 0.95
+
+
+def test_the_model_that_was_learnt_has_nothing_left_to_learn():
+    learnt = MODEL.with_learnt({"sine.scale": jnp.log(8.0)})
+    assert learnt.covariances[0].scale == pytest.approx(8.0)
+    assert learnt.covariance_bounds == {}
+    assert MODEL.covariances[0].scale == 7.0
+    with pytest.raises(ValueError, match=r"covariance_bounds: .*fit\.model"):
+        alps.ALPSGibbs(MODEL)
 
 
 def test_starts_spread_over_the_bounds():
@@ -81,7 +91,7 @@ def test_a_lengthscale_by_the_evidence(key):
         noise_variance=0.01,
         covariance_bounds={"slow": {"scale": (0.3, 10.0)}},
     )
-    fit = alps.fit_svi(model, t, y, num_steps=4_000, num_inducing=30, rng_key=key, progress_bar=False)
+    fit = alps.fit_svi(model, t, y, num_steps=2_000, num_inducing=25, rng_key=key, progress_bar=False)
     learnt = float(parameters(fit.model.covariances[0])["scale"])
 
     def log_evidence(scale):

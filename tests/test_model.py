@@ -274,7 +274,7 @@ def test_a_latent_may_read_one_column():
         ({"outputs": "abc"}, "outputs: .*'abc'"),
         ({"outputs": 2.0}, "outputs: .*list of names"),
         ({"inclusion_prob": 1.2}, r"inclusion_prob: .*\[0, 1\]"),
-        ({"inclusion_prob": [0.5, 0.5]}, r"inclusion_prob: .*per latent \(1\)"),
+        ({"inclusion_prob": [0.5, 0.5]}, r"inclusion_prob: .*one per latent \(1\)"),
         ({"inclusion_prob": 0.5, "expected_active": 1}, "inclusion_prob or expected_active"),
         ({"expected_active": 3}, "expected_active: .*0 to 1"),
         ({"expected_active": np.nan}, "expected_active: .*nan"),

@@ -166,8 +166,8 @@ def test_draws_that_are_not_finite_are_an_error(fits):
 
 
 @pytest.mark.parametrize("engine", [pytest.param("svi", marks=pytest.mark.slow), "gibbs"])
-def test_several_columns_one_of_them_zeros(engine):
-    """The latent of zeros is a constant; the other column's is found."""
+def test_several_columns_one_of_them_zeros(engine, tmp_path):
+    """The latent of zeros is a constant; the other column's is found. A file keeps the columns."""
     rng = np.random.default_rng(0)
     inputs = np.stack([rng.normal(size=30), np.zeros(30)], 1)
     y = np.sin(2 * inputs[:, 0]) + 0.1 * rng.normal(size=30)
@@ -176,7 +176,7 @@ def test_several_columns_one_of_them_zeros(engine):
     if engine == "svi":
         fit = alps.fit_svi(model, inputs, y, num_inducing=12, num_steps=3000, rng_key=key, progress_bar=False)
     else:
-        lengths = {"num_warmup": 50, "num_samples": 100, "num_chains": 2}
+        lengths = {"num_warmup": 50, "num_samples": 100, "num_chains": 2, "moves": "collapsed"}
         fit = alps.fit_gibbs(model, inputs, y, rng_key=key, progress_bar=False, **lengths)
     assert fit.inclusion_prob[0] > 0.9
     assert fit.inclusion_prob[1] < 0.5
@@ -184,6 +184,8 @@ def test_several_columns_one_of_them_zeros(engine):
     assert finite(prediction)
     np.testing.assert_array_equal(prediction["inputs"], inputs[:4])
     assert abs(prediction["mean"][:, 0] - np.sin(2 * inputs[:4, 0])).max() < 0.4
+    alps.save(fit, tmp_path / "fit.nc")
+    assert prediction.identical(alps.predict(alps.load(tmp_path / "fit.nc"), inputs[:4]))
     density = alps.log_predictive_density(fit, inputs[:4], y[:4])
     assert density.dims == ("time", "output")
     np.testing.assert_array_equal(density["time"], prediction["time"])

@@ -323,7 +323,7 @@ def test_a_run_and_its_report(call, finished_run):
     path = Path(printed.strip())
     text = Page(path.read_text()).text
     path.unlink()
-    assert "One of two candidate processes is in these data: T=7 1.00." in text
+    assert "One of two candidate processes is in these data: week 1.00." in text
     assert "2026-01-05 to 2026-02-09" in text
 
 

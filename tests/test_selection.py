@@ -49,6 +49,7 @@ def test_reweighted_draws_are_another_runs(prob, at_half):
     check_agree(moved, alps.inclusion_table(fitted(inclusion_prob=prob)).set_index("latent"))
 
 
+@pytest.mark.slow
 def test_from_a_learnt_prior(at_half):
     """The Beta's draws at theta = 1/2 are the fixed prior's."""
     moved = alps.inclusion_sensitivity(alps.to_datatree(fitted(inclusion_prob=dist.Beta(1.0, 2.0))), [0.5])

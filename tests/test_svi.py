@@ -21,16 +21,18 @@ from alps_ppl.svi import fit as fit_module
 from alps_ppl.svi.fit import initial_inducing_inputs
 from alps_ppl.svi.optimisation import compiled, in_logit_space
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 # One model, one size and one number of steps wherever they will do: a fit of the same shapes compiles nothing.
 MODEL = periods(noise_variance=0.1)
 T, Y, F = sines()
 STEPS = 2000
+SETTINGS = {"num_inducing": 5, "num_steps": STEPS, "progress_bar": False}
 Z = np.linspace(0, 39, 5)
 
 
 def fit(model=MODEL, t=T, y=Y, **settings):
-    defaults = {"num_inducing": 5, "num_steps": STEPS, "rng_key": jax.random.key(0), "progress_bar": False}
-    return alps.fit_svi(model, t, y, **(defaults | settings))
+    return alps.fit_svi(model, t, y, **({"rng_key": jax.random.key(0)} | SETTINGS | settings))
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +83,11 @@ def test_kl_of_the_mixing_matrix_is_the_papers(key):
 
 
 def test_a_certain_gate_costs_no_kl(key):
-    """In the relaxed loss at any temperature and in the discrete one, whatever the guide's logits."""
+    """In the relaxed loss, at any temperature and whatever the guide's logits."""
     model = periods(noise_variance=0.1, inclusion_prob=[0.0, 1.0])
     params = first_params() | {"b_logits": jnp.array([1.5, -2.0])}
     for temperature in (0.66, 10.0):
         assert float(terms(model, params, key, temperature)["b_base"]) == 0.0
-    loss, guide = TraceMeanField_ELBO(sum_sites=False).loss, alps.StructuredMeanField(model, Z)
-    assert float(jax.jit(lambda: loss(key, params, model.program, guide.discrete, T, Y))()["b"]) == 0.0
 
 
 def test_a_latent_that_is_never_on_leaves_the_elbo(fitted, key):
@@ -283,9 +283,8 @@ def test_samples_are_draws_of_q(fitted):
         "H": (1, 1000, 2, 2),
     }
     assert all(40 not in value.shape for value in samples._sites.values())
-    process = fitted.guide.sparse_process(fitted.inputs, fitted.params)
-    x = np.asarray(samples["x"][0])
-    assert (abs(x.mean(0) - process.mean) < 6 * np.sqrt(process.variance / 1000)).all()
+    x, marginals = np.asarray(samples["x"][0]), fitted.at(fitted.inputs)
+    assert (abs(x.mean(0) - marginals.basis.T) < 6 * np.sqrt(marginals.latent_variance / 1000)).all()
     np.testing.assert_array_equal(samples["x"], samples["x"])
     rho = fitted.inclusion_prob
     np.testing.assert_allclose(samples["b"][0].mean(0), rho, atol=6 * 0.5 / np.sqrt(1000))
@@ -354,19 +353,16 @@ def test_next_to_no_noise_is_finite():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [40, 1])
-def test_learnt_noise(n):
-    """Of an output that is a sine, of one that is constant, and of single cells, which say nothing of it."""
-    t, y = T[:n], Y[:n].copy()
+def test_learnt_noise():
+    """Of an output that is a sine, and of one that is constant and has missing cells."""
+    y = Y.copy()
     y[:, 1] = 0.0
     y[1:5, 1] = np.nan
-    found = fit(periods(noise_variance=dist.InverseGamma(2.0, 0.02)), t, y)
-    noise = np.asarray(found.at(jnp.asarray(t)).noise_variance)
-    assert np.isfinite(mean_of_f(found)).all()
+    found = fit(periods(noise_variance=dist.InverseGamma(2.0, 0.02)), y=y)
+    noise = np.asarray(found.at(jnp.asarray(T)).noise_variance)
     assert (np.isfinite(noise) & (noise > 0)).all()
-    if n == 40:
-        assert 0.004 < noise[:, 0].mean() < 0.03  # .01 was put in
-        assert abs(mean_of_f(found)[:, 1]).max() < 0.1
+    assert 0.004 < noise[:, 0].mean() < 0.03  # .01 was put in
+    assert abs(mean_of_f(found)[:, 1]).max() < 0.1
 
 
 def test_two_inducing_inputs_equal_at_the_start():
@@ -388,13 +384,11 @@ def test_inducing_inputs_start_spread():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_inducing", "num_steps"), [(20, 3_000), (60, 300)])
-def test_any_number_of_inducing_inputs(num_inducing, num_steps):
-    """Fewer than the times, for long; and more. At integer times rows of K_zz are nearly equal many times over."""
+def test_more_inducing_inputs_than_times():
+    """At integer times, too, where rows of K_zz are nearly equal many times over."""
     latents = {"T=7": alps.linear_periodic(7.0), "smooth": kernels.ExpSquared(scale=10.0)}
     model = alps.ALPS(latents, 2, noise_variance=0.1)
-    found = fit(model, T.astype(int), num_inducing=num_inducing, num_steps=num_steps)
-    assert len(found.losses) == num_steps
+    found = fit(model, T.astype(int), num_inducing=50, num_steps=200)
     assert np.isfinite(found.losses).all()
     assert np.isfinite(mean_of_f(found)).all()
 
@@ -423,16 +417,10 @@ def test_four_equal_times():
 
 
 @pytest.mark.slow
-def test_a_column_of_zeros():
-    """Its latent is a constant; the other column's is found."""
-    latents = {
-        "T=7": alps.on_column(alps.linear_periodic(7.0), 0),
-        "zeros": alps.on_column(kernels.ExpSquared(scale=1.0), 1),
-    }
-    found = fit(alps.ALPS(latents, 2, noise_variance=0.1), np.stack([T, np.zeros(40)], 1))
-    assert found.inclusion_prob[0] > 0.9
-    assert found.inclusion_prob[1] < 0.5
-    assert abs(mean_of_f(found) - F).max() < 0.3
+def test_a_single_time():
+    found = fit(periods(noise_variance=dist.InverseGamma(2.0, 0.02)), [3.0], [[1.0, np.nan]], num_steps=50)
+    assert np.isfinite(mean_of_f(found)).all()
+    assert np.isfinite(found.losses).all()
 
 
 @pytest.mark.slow
@@ -456,7 +444,7 @@ def test_float32(noise_variance):
 
 @pytest.mark.slow
 def test_minibatches(fitted, key):
-    """The period is found. A step's loss on ten random times of the 40 is unbiased: 5 MCSE over 2,000 keys.
+    """The period is found. A step's loss on ten random times of the 40 is unbiased: 5 MCSE over 1,000 keys.
 
     Where a step on a batch splits its key, it draws the gates and H with the first half.
     """
@@ -471,12 +459,12 @@ def test_minibatches(fitted, key):
         steps = program(batch_size=batch_size).steps
         return float(steps(state, np.zeros(STEPS), 0, 1, temperatures, *arguments)[1][0])
 
-    keys = jax.random.split(key, 2_000)
+    keys = jax.random.split(key, 1_000)
     whole = np.array([loss(None, key) for key in jax.vmap(jax.random.split)(keys)[:, 0]])
     difference = np.array([loss(10, key) for key in keys]) - whole
     mcse = difference.std() / np.sqrt(len(keys))
     assert abs(difference.mean()) < 5 * mcse
-    assert mcse < 0.02 * abs(whole.mean())  # so that an error of scale would be seen
+    assert mcse < 0.03 * abs(whole.mean())  # so that an error of scale would be seen
 
 
 @pytest.mark.slow
@@ -548,17 +536,15 @@ def test_the_discrete_program_given_to_svi_is_an_error(key):
         guide(T, Y, relaxed=True, temperature=-1.0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("in_logits", [False, True])
+@pytest.mark.parametrize("in_logits", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_numpyros_own_svi(in_logits, key):
     """Takes the model and the guide as any, and the program and the guide in logit space."""
     program, guide = MODEL, alps.StructuredMeanField(MODEL, Z)
     if in_logits:
         program, guide = alps.relaxed_program(MODEL), in_logit_space(guide)
     svi = SVI(program, guide, optax.adam(0.01), TraceMeanField_ELBO())
-    result = svi.run(key, STEPS, T, Y, relaxed=True, progress_bar=False)
-    assert np.isfinite(result.losses).all()
-    assert result.losses[-100:].mean() < result.losses[:100].mean()
+    settings = {"relaxed": True} | ({"temperature": 0.66} if in_logits else {})  # the model itself takes none
+    assert np.isfinite(jax.jit(lambda: svi.evaluate(svi.init(key, T, Y, **settings), T, Y, **settings))())
 
 
 @pytest.mark.parametrize(

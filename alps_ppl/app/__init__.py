@@ -1,4 +1,4 @@
-"""The command line: what it reads (``model_file``, ``compose``), runs (``command``, ``run``) and writes.
+"""The command line: what it reads (``model_file``, ``compose``), runs (``run``) and writes.
 
 A ``Problem`` is data, a model and settings. It comes from a model file or from ``alps-ppl fit``'s options, is checked
 once, fitted by ``run``, and written by ``outputs`` and ``figures``; ``report`` makes the page of a folder.

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from alps_ppl.app.problem import Problem
 
 ENGINES = ("svi", "gibbs")
+# Options of ``fit`` that ``compose`` takes as they are.
+READING = (
+    "time", "time_unit", "separator", "decimal", "encoding", "hold_out", "forecast", "expected_active", "noise",
+)  # fmt: skip
 Settings = dict[str, dict[str, Any]]
 
 
@@ -164,14 +168,8 @@ def fit(
     decoys: int,
     save_model_file: Path | None,
     engine: str,
-    seed: int,
     out: Path,
-    settings: tuple[str, ...],
-    prune_below: float | None,
-    fresh: bool,
-    checkpoint_seconds: float,
-    progress: bool,
-    **reading: Any,
+    **options: Any,
 ):
     """Fit a CSV or Parquet file of series: write a model file for it, and run that.
 
@@ -185,19 +183,14 @@ def fit(
         raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(save_model_file)!r}")
     elsewhere = {} if save_model_file is None else {"--save-model-file": save_model_file}
     columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
+    reading = {name: options.pop(name) for name in READING}
 
     def make(settings: Settings) -> "tuple[Problem, list[str]]":
         from alps_ppl.app.compose import compose
 
-        options: dict[str, Any] = {
-            "latents": latents,
-            "learn": learn,
-            "outputs": columns,
-            "num_decoys": decoys,
-            "settings": settings,
-        }
+        named: dict[str, Any] = {"latents": latents, "learn": learn, "outputs": columns, "num_decoys": decoys}
         try:
-            return compose(file, name=(save_model_file or Path("model.py")).name, **options, **reading)
+            return compose(file, name=(save_model_file or Path("model.py")).name, settings=settings, **named, **reading)
         except OSError as error:
             wanted = f"FILE: expected a CSV or Parquet file, got {str(file)!r}"
             raise BadInput(f"{wanted}: {error.strerror or error}") from None
@@ -205,9 +198,7 @@ def fit(
             # Of an error in a covariance the first line; the others point at its place, under the text.
             raise BadInput(str(error).partition("\n")[0]) from None
 
-    shared: dict[str, Any] = {"engine": engine, "seed": seed, "out": out, "settings": settings, "progress": progress}
-    shared |= {"prune_below": prune_below, "fresh": fresh, "checkpoint_seconds": checkpoint_seconds}
-    _run(make, elsewhere | {"--out": out / "model.py"}, **shared)
+    _run(make, elsewhere | {"--out": out / "model.py"}, engine=engine, out=out, **options)
 
 
 @cli.command()
@@ -237,7 +228,7 @@ def _run(
 ) -> None:
     """Make a problem and what to say of it, check it, and only then write: its ``model_files`` by option, and the run.
 
-    ``options`` are those of ``command.run``.
+    ``options`` are those of ``run.run``.
     """
     engines, changed = _engines(engine), overrides(settings)
     start = time.time()
@@ -246,14 +237,17 @@ def _run(
         import numpyro
 
         numpyro.enable_x64()
-        from alps_ppl.app import command
+        from alps_ppl.app.run import run
 
         problem, notes = make(changed)
-        command.check(problem, engines)
+        try:
+            problem.check(engines)
+        except (ValueError, TypeError) as error:
+            raise BadInput(str(error)) from error
         _prepare(out, problem, model_files)
         for note in notes:
             click.echo(note)
-        command.run(problem, engines=engines, out=out, **options)
+        run(problem, engines=engines, out=out, **options)
     except KeyboardInterrupt:
         written = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stat().st_mtime >= start]
         names = [str(path.relative_to(out)) for path in written if path.parent.name != "checkpoints"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from alps_ppl.app.run import Outcome
+from alps_ppl.app.problem import Outcome
 
 NAMES = ("reconstruction", "predicted", "inclusion", "mixing", "latents", "engines", "training")
 
@@ -18,26 +18,32 @@ def draw(outcome: Outcome, comparison: pd.DataFrame | None, folder: Path) -> Non
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from alps_ppl.results import plots
+    # A column's name may be "$\frac$": text, no formula.
+    with matplotlib.rc_context({"text.parse_math": False}):
+        for name, axes in _figures(outcome, comparison).items():
+            figure = np.ravel(axes)[0].figure
+            figure.savefig(folder / f"{name}.png", dpi=130)
+            plt.close(figure)
 
-    def save(axes: Any, name: str) -> None:
-        figure = np.ravel(axes)[0].figure
-        figure.savefig(folder / f"{name}.png", dpi=130)
-        plt.close(figure)
+
+def _figures(outcome: Outcome, comparison: pd.DataFrame | None) -> dict[str, Any]:
+    from alps_ppl.results import plots
 
     data, trees = outcome.problem.data, outcome.trees
     in_units = {engine: data.to_units(prediction) for engine, prediction in outcome.predictions.items()}
     shown = {"held_out": data.split != "train", "units": data.units}
+    found: dict[str, Any] = {}
     if data.inputs.ndim == 2 and data.inputs.shape[1] > 1:  # no one axis to draw a reconstruction over
-        save(plots.plot_predicted(in_units, data.y, **shown), "predicted")
+        found["predicted"] = plots.plot_predicted(in_units, data.y, **shown)
     else:
-        save(plots.plot_reconstruction(in_units, data.y, input_label=data.input_label, **shown), "reconstruction")
-    save(plots.plot_inclusion(outcome.table), "inclusion")
-    save(plots.plot_mixing(trees, unit="training sd of the output"), "mixing")
+        found["reconstruction"] = plots.plot_reconstruction(in_units, data.y, input_label=data.input_label, **shown)
+    found["inclusion"] = plots.plot_inclusion(outcome.table)
+    found["mixing"] = plots.plot_mixing(trees, unit="training sd of the output")
     if data.inputs.ndim == 1:
-        save(plots.plot_latents(trees, input_label=data.input_label), "latents")
+        found["latents"] = plots.plot_latents(trees, input_label=data.input_label)
     if comparison is not None:
-        save(plots.plot_engines(comparison, unit="training sd of the output"), "engines")
+        found["engines"] = plots.plot_engines(comparison, unit="training sd of the output")
     if "svi" in outcome.fitted:
         svi: Any = outcome.fitted["svi"].fit
-        save(plots.plot_training(svi), "training")
+        found["training"] = plots.plot_training(svi)
+    return found

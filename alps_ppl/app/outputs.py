@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl.app import figures, scores
-from alps_ppl.app.run import Fitted, Outcome, versions
+from alps_ppl.app.problem import Fitted, Outcome
 from alps_ppl.results.engines import compare_engines, largest_differences
 from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
 from alps_ppl.results.shares import variance_shares
@@ -27,7 +27,7 @@ def clear(out: Path) -> None:
     shutil.rmtree(out / "pruned", ignore_errors=True)
 
 
-def write(outcome: Outcome, cells: pd.DataFrame, out: Path) -> dict[str, Any]:
+def write(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str], out: Path) -> dict[str, Any]:
     """Write the tables, ``summary.json`` and the figures of an outcome; returns the summary.
 
     ``cells`` are the scores of every observed cell, the baselines' too. ``out`` has a folder ``figures``.
@@ -38,7 +38,7 @@ def write(outcome: Outcome, cells: pd.DataFrame, out: Path) -> dict[str, Any]:
     pd.concat(frames).to_csv(out / "predictions.csv", index=False)
     scores.by_output(data, cells).to_csv(out / "scores.csv", index=False)
     variance_shares(outcome.trees).to_csv(out / "variance_shares.csv", index=False)
-    summary, comparison = _summary(outcome, cells), None
+    summary, comparison = _summary(outcome, cells, versions), None
     if len(outcome.fitted) == 2:
         comparison = compare_engines(outcome.trees, predictions)
         comparison.to_csv(out / "comparison.csv", index=False)
@@ -68,11 +68,11 @@ def moments(prediction: xr.Dataset) -> dict[str, np.ndarray]:
     return {name: prediction[name].to_numpy().ravel() for name in ("mean", "sd", "lower", "upper")}
 
 
-def _summary(outcome: Outcome, cells: pd.DataFrame) -> dict[str, Any]:
+def _summary(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str]) -> dict[str, Any]:
     problem, data = outcome.problem, outcome.problem.data
     by_split = scores.by_split(data, cells)
     interval = next(iter(outcome.predictions.values())).attrs["interval"]
-    summary: dict[str, Any] = {"seed": outcome.seed, "model_file": problem.name, "versions": versions()}
+    summary: dict[str, Any] = {"seed": outcome.seed, "model_file": problem.name, "versions": versions}
     summary["data"] = {"input_label": data.input_label, "units": data.units, "interval": interval}
     summary["settings"] = {engine: problem.settings(engine) for engine in outcome.fitted}
     for engine, fitted in outcome.fitted.items():

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from alps_ppl.app.run import Outcome
+from alps_ppl.app.problem import Outcome
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors
 
 

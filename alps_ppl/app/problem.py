@@ -1,15 +1,20 @@
-"""``Problem``: what a run fits, wherever it came from."""
+"""``Problem``: what a run fits, wherever it came from; ``Outcome``: what it found."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
+from jaxtyping import Float
 
 from alps_ppl.gibbs.chains import check_settings as check_gibbs
 from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.model.alps import ALPS
+from alps_ppl.results.inclusion import inclusion_table
 from alps_ppl.svi.fit import check_settings as check_svi
 from alps_ppl.svi.fit import fit_svi
 from alps_ppl.tables.data import Data
@@ -24,21 +29,11 @@ SVI_DEFAULTS, GIBBS_DEFAULTS = (
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, a model of them, and how to fit it.
+    """Data, a model of them, and the arguments of ``fit_svi`` and ``fit_gibbs``.
 
-    Parameters
-    ----------
-    name
-        The model file's name, for messages and ``summary.json``.
-    data, model
-        The table, whose training cells are fitted, and the model of its outputs.
-    svi, gibbs
-        Arguments of ``fit_svi`` and ``fit_gibbs``.
-    baselines
-        Other predictions of every cell, to compare scores with: called once, it returns (mean, sd) in the
-        file's units, (time, output) each, by name.
-    source
-        The model file's text. In a checkpoint's identity it stands for settings that are functions.
+    ``name`` is the model file's and ``source`` its text, which stands for settings that are functions in a checkpoint's
+    identity. ``baselines`` gives other predictions of every cell to compare scores with, (mean, sd) by name, in the
+    file's units and (time, output) each.
     """
 
     name: str
@@ -51,7 +46,7 @@ class Problem:
 
     def settings(self, engine: str) -> dict[str, Any]:
         """The arguments of ``engine``'s fit."""
-        return dict(self.svi if engine == "svi" else self.gibbs)
+        return self.svi if engine == "svi" else self.gibbs
 
     def check(self, engines: Sequence[str]) -> None:
         """A ValueError or TypeError for what these engines or the files to write would refuse, before any fit."""
@@ -69,9 +64,44 @@ class Problem:
         if "gibbs" in engines:
             check_gibbs(_as_if_learnt(self.model) if "svi" in engines else self.model, **self.gibbs)
 
-    def of(self, model: ALPS) -> "Problem":
-        """The same data and settings with another model: one that was learnt, or a smaller one."""
-        return replace(self, model=model)
+
+@dataclass(frozen=True)
+class Fitted:
+    """An engine's answer: its fit and tree, the seconds that the fit took, and what it says of every cell of the table.
+
+    ``prediction`` is ``predict``'s and ``log_density`` that of the observed cells, both of standardised outputs.
+    """
+
+    fit: Any  # an SVIFit or a GibbsFit
+    tree: xr.DataTree
+    seconds: float
+    prediction: xr.Dataset
+    log_density: Float[np.ndarray, "time output"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A fitted problem, by engine in the order in which they ran. ``learnt``: SVI's covariance parameters."""
+
+    problem: Problem
+    seed: int
+    fitted: dict[str, Fitted]
+    learnt: dict[str, float]
+
+    @property
+    def trees(self) -> dict[str, xr.DataTree]:
+        """The posteriors' trees."""
+        return {engine: fitted.tree for engine, fitted in self.fitted.items()}
+
+    @property
+    def predictions(self) -> dict[str, xr.Dataset]:
+        """The predictions of every cell, of standardised outputs."""
+        return {engine: fitted.prediction for engine, fitted in self.fitted.items()}
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The inclusion table."""
+        return inclusion_table(self.trees)
 
 
 def _as_if_learnt(model: ALPS) -> ALPS:

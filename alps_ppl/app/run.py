@@ -1,13 +1,13 @@
-"""Fitting a ``Problem``: engine by engine, each posterior on disk as soon as it is there."""
+"""What ``alps-ppl run`` and ``fit`` do with a problem: fit, write, print; and once more without what is pruned."""
 
 import hashlib
 import json
 import platform
+import shutil
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,65 +18,142 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
+from alps_ppl.app import outputs, printed, scores
 from alps_ppl.app.errors import BadInput
-from alps_ppl.app.problem import GIBBS_DEFAULTS, Problem
+from alps_ppl.app.problem import GIBBS_DEFAULTS, Fitted, Outcome, Problem
 from alps_ppl.checkpoints import Checkpoints
 from alps_ppl.gibbs.chains import fit_gibbs
-from alps_ppl.gibbs.posterior import GibbsFit
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.as_json import describe
 from alps_ppl.model.covariances import parameters
 from alps_ppl.results.files import save
-from alps_ppl.results.inclusion import inclusion_table
+from alps_ppl.results.fits import Fit
 from alps_ppl.results.prediction import log_density, predictive, summarise
+from alps_ppl.results.selection import prune
 from alps_ppl.results.trees import to_datatree
 from alps_ppl.svi.fit import NonFiniteLossError, fit_svi
-from alps_ppl.svi.posterior import SVIFit
-from alps_ppl.tables.data import Data
 
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
-Fit = SVIFit | GibbsFit
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """An engine's answer: its fit and tree, the seconds that the fit took, and what it says of every cell of the table.
+def run(problem: Problem, *, out: Path, fresh: bool, prune_below: float | None, **options: Any) -> None:
+    """Fit a checked problem and write everything to ``out``, which is there.
 
-    ``prediction`` is ``predict``'s and ``log_density`` that of the observed cells, both of standardised outputs.
+    ``options`` are ``fit_problem``'s. With ``prune_below`` a model without the latents below that probability is fitted
+    too, in ``out/pruned``; ``fresh`` forgets what a killed run left.
     """
+    click.echo(f"{problem.name}: {problem.data}")
+    if problem.baselines:
+        click.echo("Baselines ...")
+    try:
+        baselines = scores.of_baselines(problem)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    if fresh:
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    outputs.clear(out)
+    outcome, cells = _fit_and_write(problem, baselines, out, options)
+    if prune_below is not None and (smaller := _smaller(outcome, prune_below)):
+        (out / "pruned" / "figures").mkdir(parents=True)
+        lost = scores.lost(cells, _fit_and_write(smaller, [], out / "pruned", options)[1])
+        lost.to_csv(out / "pruned" / "lost.csv", index=False)
+        printed.lost(lost)
 
-    fit: Any  # an SVIFit or a GibbsFit
-    tree: xr.DataTree
-    seconds: float
-    prediction: xr.Dataset
-    log_density: Float[np.ndarray, "time output"]
+
+def _fit_and_write(
+    problem: Problem, baselines: list[pd.DataFrame], out: Path, options: dict[str, Any]
+) -> tuple[Outcome, pd.DataFrame]:
+    """The outcome, and the scores of every cell."""
+    outcome = fit_problem(problem, out=out, **options)
+    cells = pd.concat([scores.of_fits(outcome), *baselines], ignore_index=True)
+    summary = outputs.write(outcome, cells, versions(), out)
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    printed.findings(outcome, summary, out)
+    return outcome, cells
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A fitted problem, by engine in the order in which they ran. ``learnt``: SVI's covariance parameters."""
+def _smaller(outcome: Outcome, prune_below: float) -> Problem | None:
+    """The pruned problem, by the Gibbs run where there is one; None where nothing is left out."""
+    try:
+        model = prune(outcome.fitted["gibbs" if "gibbs" in outcome.fitted else "svi"].fit, threshold=prune_below)
+    except ValueError as error:
+        raise BadInput(f"--prune: {error}") from error
+    left_out = [name for name in outcome.problem.model.latents if name not in model.latents]
+    if not left_out:
+        click.echo(f"\nNothing to prune: every latent has a probability of {prune_below:g} or more.")
+        return None
+    click.echo(f"\nWithout {', '.join(left_out)}, fitted again:")
+    return replace(outcome.problem, model=model)
 
-    problem: Problem
-    seed: int
-    fitted: dict[str, Fitted]
-    learnt: dict[str, float]
 
-    @property
-    def trees(self) -> dict[str, xr.DataTree]:
-        """The posteriors' trees."""
-        return {engine: fitted.tree for engine, fitted in self.fitted.items()}
+def fit_problem(
+    problem: Problem,
+    *,
+    engines: Sequence[str],
+    seed: int,
+    out: Path,
+    progress: bool = False,
+    checkpoint_seconds: float = 30.0,
+) -> Outcome:
+    """Fit a problem that was checked, engine by engine; ``out`` gets ``posterior_<engine>.nc`` right after each fit.
 
-    @property
-    def predictions(self) -> dict[str, xr.Dataset]:
-        """The predictions of every cell, of standardised outputs."""
-        return {engine: fitted.prediction for engine, fitted in self.fitted.items()}
+    A fit leaves its state in ``out/checkpoints`` every so many seconds; there a killed one goes on. Where covariances
+    are learnt SVI is the first, since the sampler takes what it learnt.
+    """
+    keys = dict(zip(("svi", "gibbs"), jax.random.split(jax.random.key(seed)), strict=True))
+    fitted, learnt = dict[str, Fitted](), dict[str, float]()
+    for engine in sorted(engines, reverse=True) if problem.model.covariance_bounds else engines:
+        start = time.perf_counter()
+        fit = _fit(problem, engine, keys[engine], out / "checkpoints", progress, checkpoint_seconds)
+        seconds = time.perf_counter() - start
+        if problem.model.covariance_bounds:
+            learnt = _learnt(problem.model, fit.model)
+            click.echo(f"Learnt: {', '.join(f'{name} {value:.4g}' for name, value in learnt.items())}")
+            problem = replace(problem, model=fit.model)
+        # Written at once: what comes after can't lose a fit that took minutes.
+        tree = to_datatree(fit)
+        _save(fit, tree, problem, out / f"posterior_{engine}.nc")
+        draws = predictive(fit, problem.data.inputs)
+        cells = summarise(draws), log_density(draws, problem.data.standardised)
+        fitted[engine] = Fitted(fit, tree, seconds, *cells)
+    return Outcome(problem, seed, fitted, learnt)
 
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """The inclusion table."""
-        return inclusion_table(self.trees)
+
+def _fit(problem: Problem, engine: str, rng_key: Array, folder: Path, progress: bool, checkpoint_seconds: float) -> Fit:
+    model, settings = problem.model, problem.settings(engine)
+    inputs, y = problem.data.train_inputs, problem.data.train_y
+    identity = fingerprint(model, inputs, y, settings, rng_key, versions(), problem.source)
+    checkpoints = Checkpoints(folder, identity, checkpoint_seconds, click.echo)
+    options: dict[str, Any] = {"rng_key": rng_key, "progress_bar": progress, **settings}
+    try:
+        if engine == "svi":
+            return fit_svi(model, inputs, y, checkpoints=checkpoints, **options)
+        lengths = GIBBS_DEFAULTS | settings
+        click.echo("Gibbs: {num_chains} chains of {num_warmup} + {num_samples} sweeps".format(**lengths))
+        return fit_gibbs(model, inputs, y, checkpoint=checkpoints.part("gibbs", "sweeps"), **options)
+    except (NonFiniteLossError, ValueError, TypeError) as error:
+        raise BadInput(str(error)) from error
+
+
+def _learnt(before: ALPS, after: ALPS) -> dict[str, float]:
+    """The covariance parameters that were learnt."""
+    values = dict(zip(after.latents, map(parameters, after.covariances), strict=True))
+    return {
+        f"{latent}.{path}": float(values[latent][path])
+        for latent, bounds in before.covariance_bounds.items()
+        for path in bounds
+    }
+
+
+def _save(fit: Fit, tree: xr.DataTree, problem: Problem, path: Path) -> None:
+    """The posterior's file; a warning about it is printed."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        save(fit, path, tree=tree, conversion=problem.data.conversion)
+    for warning in caught:
+        click.echo(str(warning.message))
 
 
 def versions() -> dict[str, str]:
@@ -106,94 +183,3 @@ def fingerprint(
     if opaque:
         digest.update(source.encode(errors="replace"))
     return digest.hexdigest()
-
-
-def fit_engine(
-    engine: str,
-    model: ALPS,
-    inputs: Any,
-    y: Any,
-    settings: dict[str, Any],
-    rng_key: Array,
-    *,
-    progress: bool = False,
-    checkpoints: Checkpoints | None = None,
-) -> Fit:
-    """``fit_svi`` or ``fit_gibbs``, whose other arguments are ``settings``; ``engine`` is "svi" or "gibbs".
-
-    With ``checkpoints`` it can go on after it was killed.
-    """
-    if engine == "svi":
-        return fit_svi(model, inputs, y, rng_key=rng_key, progress_bar=progress, checkpoints=checkpoints, **settings)
-    part = None if checkpoints is None else checkpoints.part("gibbs", "sweeps")
-    return fit_gibbs(model, inputs, y, rng_key=rng_key, progress_bar=progress, checkpoint=part, **settings)
-
-
-def fit_problem(
-    problem: Problem,
-    *,
-    engines: Sequence[str],
-    seed: int,
-    out: Path,
-    progress: bool = False,
-    checkpoint_seconds: float = 30.0,
-) -> Outcome:
-    """Fit a problem that was checked, engine by engine; ``out`` gets ``posterior_<engine>.nc`` right after each fit.
-
-    A fit leaves its state in ``out/checkpoints`` every so many seconds; there a killed one goes on. Where covariances
-    are learnt SVI is the first, since the sampler takes what it learnt.
-    """
-    keys = dict(zip(("svi", "gibbs"), jax.random.split(jax.random.key(seed)), strict=True))
-    fitted, learnt = dict[str, Fitted](), dict[str, float]()
-    for engine in sorted(engines, reverse=True) if problem.model.covariance_bounds else engines:
-        start = time.perf_counter()
-        fit = _fit(problem, engine, keys[engine], out / "checkpoints", progress, checkpoint_seconds)
-        seconds = time.perf_counter() - start
-        if problem.model.covariance_bounds:
-            learnt = _learnt(problem.model, fit.model)
-            click.echo(f"Learnt: {', '.join(f'{name} {value:.4g}' for name, value in learnt.items())}")
-            problem = problem.of(fit.model)
-        # Written at once: what comes after can't lose a fit that took minutes.
-        tree = to_datatree(fit)
-        _save(fit, tree, problem.data, out / f"posterior_{engine}.nc")
-        fitted[engine] = Fitted(fit, tree, seconds, *_of_cells(fit, problem.data))
-    return Outcome(problem, seed, fitted, learnt)
-
-
-def _fit(problem: Problem, engine: str, rng_key: Array, folder: Path, progress: bool, checkpoint_seconds: float) -> Fit:
-    model, settings = problem.model, problem.settings(engine)
-    inputs, y = problem.data.train_inputs, problem.data.train_y
-    identity = fingerprint(model, inputs, y, settings, rng_key, versions(), problem.source)
-    checkpoints = Checkpoints(folder, identity, checkpoint_seconds, click.echo)
-    if engine == "gibbs":
-        lengths = GIBBS_DEFAULTS | settings
-        click.echo("Gibbs: {num_chains} chains of {num_warmup} + {num_samples} sweeps".format(**lengths))
-    try:
-        return fit_engine(engine, model, inputs, y, settings, rng_key, progress=progress, checkpoints=checkpoints)
-    except (NonFiniteLossError, ValueError, TypeError) as error:
-        raise BadInput(str(error)) from error
-
-
-def _learnt(before: ALPS, after: ALPS) -> dict[str, float]:
-    """The covariance parameters that were learnt."""
-    values = dict(zip(after.latents, map(parameters, after.covariances), strict=True))
-    return {
-        f"{latent}.{path}": float(values[latent][path])
-        for latent, bounds in before.covariance_bounds.items()
-        for path in bounds
-    }
-
-
-def _save(fit: Fit, tree: xr.DataTree, data: Data, path: Path) -> None:
-    """The posterior's file; a warning about it is printed."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        save(fit, path, tree=tree, conversion=data.conversion)
-    for warning in caught:
-        click.echo(str(warning.message))
-
-
-def _of_cells(fit: Fit, data: Data) -> tuple[xr.Dataset, Float[np.ndarray, "time output"]]:
-    """The prediction of every cell, and the log density of the observed ones."""
-    draws = predictive(fit, data.inputs)
-    return summarise(draws), log_density(draws, data.standardised)

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from alps_ppl.app.problem import Problem
-from alps_ppl.app.run import Outcome
+from alps_ppl.app.problem import Outcome, Problem
 from alps_ppl.tables.data import Data
 
 

@@ -15,17 +15,9 @@ HOLE = re.compile(r"\b(value|remark)_(\d+)\b")
 
 
 class Source:
-    """Text with named holes. A file's or a column's name enters the source through a hole and no other way.
+    """Text with named holes. A file's or a column's name enters the source through a hole and no other way."""
 
-    >>> source = Source()
-    >>> skeleton = f"FILE = Path({source.value('a.csv')})  # {source.remark('two' + chr(10) + 'lines')}"
-    >>> skeleton
-    'FILE = Path(value_0)  # remark_0'
-    >>> source.filled(skeleton)
-    'FILE = Path("a.csv")  # two lines'
-    """
-
-    def __init__(self):
+    def __init__(self) -> None:
         self.values: list[Any] = []
         self.remarks: list[str] = []
 

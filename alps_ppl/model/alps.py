@@ -121,7 +121,7 @@ class ALPS:
         return self.program(*self.check(inputs, y), relaxed=relaxed, num_times=num_times)
 
     def program(self, inputs: Array, y: Array | None = None, *, relaxed: bool = False, num_times: int | None = None):
-        """Eq. 2: ``__call__`` without the check."""
+        """Eq. 2: ``__call__``, with its parameters, but without the check."""
         output = numpyro.plate("output", len(self.outputs))
         time = numpyro.plate("time", len(inputs), dim=-2)
 
@@ -295,7 +295,7 @@ class ALPS:
         return learnt
 
     def tree_flatten(self):
-        """The priors' numbers, and what decides a program's shape: names, gates, which of them are certain."""
+        """The priors' numbers, and what a program is compiled for: names, gates, inclusion_prob, bounds, jitter."""
         numbers = (self.covariances, self.mixing_variance, self.noise_variance, self.inclusion_prior)
         bounds = tuple((name, tuple(by_path.items())) for name, by_path in self.covariance_bounds.items())
         shape = (self.latents, self.outputs, self.gate_names, tuple(self.gate_of.tolist()))

@@ -204,13 +204,14 @@ def _highest_peak(y: list, span: float, step: float, taken: np.ndarray) -> tuple
     Frequencies beside those ``taken`` aren't looked at; a height of minus infinity where that leaves none.
     """
     num_independent = int(0.48 * span / step)  # at half a step a sine and a cosine are one
-    coarse = np.arange(1, num_independent + 1) / span
-    fine = np.arange(3 * FEWEST_CYCLES, 3 * num_independent + 1) / (3 * span)
-    fine = fine[(np.abs(fine[:, None] - taken) >= SIDE_CYCLES / span).all(1)]
-    if not len(fine):
+    cycles = np.arange(3, 3 * num_independent + 1) / 3
+    frequencies = cycles / span
+    allowed = (cycles >= FEWEST_CYCLES) & (np.abs(frequencies[:, None] - taken) >= SIDE_CYCLES / span).all(1)
+    if not allowed.any():
         return np.nan, -np.inf, 0.0
-    level = _smooth_spectrum(coarse, _pooled_power(y, coarse))
-    best = fine[np.argmax(np.log(_pooled_power(y, fine)) - level(fine))]
+    power = _pooled_power(y, frequencies)
+    level = _smooth_spectrum(frequencies[::3], power[::3])  # whole cycles over the span are nearly independent
+    best = frequencies[allowed][np.argmax((np.log(power) - level(frequencies))[allowed])]
     around = best + np.linspace(-0.5, 0.5, 51) / span
     power = _pooled_power(y, around)
     peak = around[np.argmax(power)]
