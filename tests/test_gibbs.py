@@ -120,6 +120,15 @@ def test_nothing_that_is_kept_is_as_long_as_the_data(key):
     assert fitted.samples["x"].shape[-1] == 37
 
 
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_one_latent_of_many_features_ends(num_outputs):
+    """Four chains side by side never did: XLA's program for them hung on two cores."""
+    y = np.random.default_rng(0).normal(size=(150, num_outputs))
+    y[1, -1] = np.nan
+    model = alps.ALPS({"rough": kernels.ExpSquared(3.0)}, num_outputs, noise_variance=dist.InverseGamma(2.0, 0.2))
+    assert np.isfinite(fit(model, np.arange(150.0), y).sample_stats["lp"]).all()
+
+
 @pytest.mark.slow
 def test_potential_energy_is_the_programs(rough_model, rough_data):
     """Up to a constant: weights for latents change the density by the determinant of Phi only."""
