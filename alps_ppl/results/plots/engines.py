@@ -41,23 +41,10 @@ def plot_training(fit: SVIFit, *, axes: Any = None) -> np.ndarray:
 
 
 def plot_engines(comparison: pd.DataFrame, *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
-    """``compare_engines`` as a picture: inclusion probabilities, predictions per output, H's means with their sds.
+    """``compare_engines``'s table as a picture: inclusion probabilities, predictions per output, H's means and sds.
 
-    Parameters
-    ----------
-    comparison
-        ``compare_engines``'s table.
-    unit
-        Of H: the unit of the outputs that were fitted.
-    axes
-        Three; a new figure if left out.
-
-    Returns
-    -------
-    The three axes. Raises a ValueError for another table.
+    ``unit`` is that of H: of the outputs that were fitted. ``axes``: three; a new figure if left out.
     """
-    if list(comparison.columns[:2]) != ["quantity", "of"]:
-        raise ValueError(f"comparison: expected compare_engines's result, got columns {list(comparison.columns)}")
     engines = list(comparison.columns[2:4])
     if axes is None:
         _, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
@@ -74,7 +61,6 @@ def plot_engines(comparison: pd.DataFrame, *, unit: str = "unit of the output", 
 
 
 def _gates(ax: Axes, gates: pd.DataFrame, engines: list[str]) -> None:
-    """Inclusion probabilities; those far apart are named."""
     first, second = engines
     ax.errorbar(gates[first], gates[second], yerr=2 * gates["mcse"], fmt="o", markersize=4, color="black")
     apart = gates[gates["difference"].abs() > 0.1]
@@ -87,7 +73,6 @@ def _gates(ax: Axes, gates: pd.DataFrame, engines: list[str]) -> None:
 
 
 def _predictions(ax: Axes, mean: pd.DataFrame, sd: pd.DataFrame, engines: list[str]) -> None:
-    """Differences of predictions, two bars per output."""
     first, second = map(name_of, engines)
     place = np.arange(len(mean))
     ax.bar(place - 0.2, mean["difference"], 0.4, color="#5e3c99", label="means: root mean square")

@@ -49,29 +49,12 @@ def plot_inclusion(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_mixing(
-    trees: Trees,
-    *,
-    unit: str = "unit of the output",
-    axes: Any = None,
-) -> np.ndarray:
+def plot_mixing(trees: Trees, *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
     """Mean and variance of the mixing matrix H, a row per engine: the paper's Figures 3a and 3b.
 
-    A latent's sign is free; its draws are given one sign, the same for all engines. The names of latents that no
-    engine has on (above 1/2) are grey.
-
-    Parameters
-    ----------
-    trees
-        Fits or ``to_datatree``'s trees by the engine's name, or one of them.
-    unit
-        Of H: the unit of the outputs that were fitted.
-    axes
-        (engine, 2); a new figure if left out.
-
-    Returns
-    -------
-    The axes (engine, 2).
+    ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. A latent's sign is free; its
+    draws are given one sign, the same for all engines. The names of latents that no engine has on (above 1/2) are grey.
+    ``unit`` is that of H: of the outputs that were fitted. ``axes``: (engine, 2); a new figure if left out.
     """
     trees = as_trees(trees, needs="x")
     first = next(iter(trees.values()))["posterior"]
@@ -85,16 +68,15 @@ def plot_mixing(
     axes = np.asarray(axes, dtype=object)
     draws = {engine: posterior["H"] for engine, posterior in align_engines(trees).items()}
     on = _on(trees)
-    for column, (what, bar_label) in enumerate({"mean": f"[{unit}]", "variance": f"[({unit})²]"}.items()):
-        moment = {"mean": xr.DataArray.mean, "variance": xr.DataArray.var}[what]
+    for column, what, moment, bar_label, cmap, lowest in (
+        (0, "mean", xr.DataArray.mean, f"[{unit}]", "RdBu_r", -1.0),
+        (1, "variance", xr.DataArray.var, f"[({unit})²]", "viridis", 0.0),
+    ):
         values = {engine: moment(H, ("chain", "draw")).values for engine, H in draws.items()}
         # One scale for all engines, so that colours can be compared between rows.
         largest = max(np.abs(value).max() for value in values.values())
-        scale: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}
-        if what == "variance":
-            scale = {"cmap": "viridis", "vmin": 0.0, "vmax": largest}
         for (engine, value), ax in zip(values.items(), axes[:, column], strict=True):
-            image = ax.imshow(value, aspect="auto", **scale)
+            image = ax.imshow(value, aspect="auto", cmap=cmap, vmin=lowest * largest, vmax=largest)
             ax.set_xticks(range(len(latents)), latents, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
             ax.set_yticks(range(len(outputs)), outputs, fontsize=8)
             ax.set_title(f"{name_of(engine)}: {what} of H", fontsize=10)
@@ -110,22 +92,8 @@ def plot_mixing(
 def plot_latents(trees: Trees, *, input_label: str = "t", axes: Any = None) -> np.ndarray:
     """Each latent that some engine has on (above 1/2): mean and 90 % band of x_j while its gate is open.
 
-    Signs are aligned as in ``plot_mixing``, over the fitted inputs. The paper's Figure 2a has the noiseless ones.
-
-    Parameters
-    ----------
-    trees
-        Fits or ``to_datatree``'s trees by the engine's name, or one of them.
-    input_label
-        What the horizontal axis is called, with its unit.
-    axes
-        One for each latent that is on; a new figure if left out.
-
-    Returns
-    -------
-    The axes, one for each latent that is on.
-
-    Raises a ValueError where there are too few axes.
+    ``trees`` are as in ``plot_mixing``, and so are the signs. The paper's Figure 2a has the noiseless ones. ``axes``:
+    one for each latent that is on, or a ValueError; a new figure if left out. Those used are returned.
     """
     trees = as_trees(trees, needs="x")
     draws = {engine: p.stack(sample=("chain", "draw")) for engine, p in align_engines(trees).items()}
@@ -135,11 +103,9 @@ def plot_latents(trees: Trees, *, input_label: str = "t", axes: Any = None) -> n
         rows = max(1, len(on))
         _, axes = plt.subplots(rows, 1, figsize=(9, 1.5 * rows + 0.9), sharex=True, squeeze=False, layout="constrained")
     axes = np.asarray(axes, dtype=object).ravel()
-    if len(axes) < len(on):
-        raise ValueError(f"axes: expected one for each of the {len(on)} latents that are on, got {len(axes)}")
     time = first["time"].values
     order = np.argsort(time, kind="stable")
-    for latent, ax in zip(on, axes, strict=False):
+    for latent, ax in zip(on, axes[: len(on)], strict=True):
         for place, (engine, posterior) in enumerate(draws.items()):
             here = posterior.sel(latent=latent)
             x = here["x"].transpose("sample", "time").values[here["b"].values == 1][:, order]

@@ -34,16 +34,10 @@ def plot_reconstruction(
         (time, output) what was observed there, NaN where missing, in the predictions' unit.
     held_out
         (time, output) which of these cells the fit didn't see; none if left out.
-    input_label
-        What the horizontal axis is called, with its unit.
     units
         Each output's unit, by its name.
     axes
-        One for each output; a new figure if left out.
-
-    Returns
-    -------
-    The axes, one for each output.
+        One for each output; a new figure if left out. Those used are returned.
     """
     time, outputs, y, held_out = _cells(predictions, y, held_out)
     order = np.argsort(time, kind="stable")
@@ -89,16 +83,7 @@ def plot_predicted(
 
     Held-out cells (all cells, where none are held out) have the interval of their prediction as a bar.
 
-    Parameters
-    ----------
-    predictions, y, held_out, units
-        As in ``plot_reconstruction``.
-    axes
-        (output, engine); a new figure if left out.
-
-    Returns
-    -------
-    The axes (output, engine).
+    The arguments are ``plot_reconstruction``'s. ``axes``: (output, engine); a new figure if left out.
     """
     _, outputs, y, held_out = _cells(predictions, y, held_out)
     if axes is None:
@@ -107,7 +92,9 @@ def plot_predicted(
     axes = np.asarray(axes, dtype=object).reshape(len(outputs), len(predictions))
     for i, output in enumerate(outputs):
         unit = (units or {}).get(output)
-        limits = _common_limits([y[:, i], *(prediction["mean"][:, i] for prediction in predictions.values())])
+        values = np.concatenate([y[:, i], *(prediction["mean"][:, i] for prediction in predictions.values())])
+        low, high = np.nanmin(values), np.nanmax(values)
+        limits = low - 0.05 * (high - low), high + 0.05 * (high - low)
         shown = held_out[:, i] if held_out[:, i].any() else ~held_out[:, i]
         for place, (ax, (engine, prediction)) in enumerate(zip(axes[i], predictions.items(), strict=True)):
             band = prediction.isel(output=i)
@@ -116,10 +103,8 @@ def plot_predicted(
             ax.plot(limits, limits, color="black", linewidth=0.8, zorder=0, label="observed = predicted")
             if not shown.all():
                 ax.scatter(mean[~shown], y[~shown, i], 8, OBSERVED, alpha=0.5, linewidths=0, label="training")
-            ax.errorbar(
-                mean[shown], y[shown, i], xerr=ends[:, shown], fmt="o", markersize=3.5, color=colour,
-                ecolor=(colour, 0.3), elinewidth=0.9, label=label,
-            )  # fmt: skip
+            bars: Any = {"xerr": ends[:, shown], "ecolor": (colour, 0.3), "elinewidth": 0.9}
+            ax.errorbar(mean[shown], y[shown, i], fmt="o", markersize=3.5, color=colour, label=label, **bars)
             ax.set(xlim=limits, ylim=limits, aspect="equal")
             ax.set_title(f"{output}: {name_of(engine)}", fontsize=10, loc="left")
             ax.set_xlabel(f"predicted [{unit}]" if unit else "predicted")
@@ -168,19 +153,10 @@ def _interval(prediction: xr.Dataset) -> str:
     return f"{prediction.attrs.get('interval', 0.9):.0%} interval"
 
 
-def _common_limits(values: list) -> tuple[float, float]:
-    """The range of all values, with a margin."""
-    flat = np.concatenate([np.ravel(v) for v in values])
-    low, high = np.nanmin(flat), np.nanmax(flat)
-    return low - 0.05 * (high - low), high + 0.05 * (high - low)
-
-
 def _shade(ax: Axes, time: np.ndarray, held_out: np.ndarray) -> None:
     """Shade the runs of held-out times; ``time`` is sorted, and a run reaches halfway to its neighbours."""
     edges = np.concatenate([time[:1], (time[1:] + time[:-1]) / 2, time[-1:]])
     runs = np.flatnonzero(np.diff(held_out, prepend=False, append=False)).reshape(-1, 2)
     if len(runs):
-        spans = [(edges[start], edges[stop] - edges[start]) for start, stop in runs]
-        ax.broken_barh(
-            spans, (0, 1), transform=ax.get_xaxis_transform(), color=HELD_OUT_SPAN, zorder=0, label="hold-out"
-        )
+        spans, height = [(edges[start], edges[stop] - edges[start]) for start, stop in runs], ax.get_xaxis_transform()
+        ax.broken_barh(spans, (0, 1), transform=height, color=HELD_OUT_SPAN, zorder=0, label="hold-out")
