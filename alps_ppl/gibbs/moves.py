@@ -1,7 +1,8 @@
 """The moves of a sweep, a function each: ``move(target, chain, random)`` is the chain after it.
 
 A move leaves the posterior as it is. ``MOVES`` has them in the order of a sweep, with how many standard normals and
-uniforms each takes: a sweep draws all of them at once, since every draw costs .3 s of compilation.
+uniforms each takes, and how many proposals it accepts or refuses by a uniform each. A sweep draws all of them at
+once, since every draw costs .3 s of compilation.
 """
 
 import math
@@ -93,10 +94,14 @@ def log_prior(model: ALPS, H, b, logits) -> Float[Array, ""]:
 
 
 class RandomNumbers(NamedTuple):
-    """All of a sweep's random numbers, by the move that takes them; ``key`` is for draws from the gamma family."""
+    """All of a sweep's random numbers, by the move that takes them; ``key`` is for draws from the gamma family.
+
+    ``acceptance`` has a uniform for each proposal of the marginal moves.
+    """
 
     normal: dict[str, Array]
     uniform: dict[str, Array]
+    acceptance: Any = None
     key: Any = None
 
 
@@ -118,6 +123,7 @@ class Sizes(NamedTuple):
     outputs: int
     latents: int
     gates: int
+    single: int
     plan: Plan
 
 
@@ -125,11 +131,12 @@ Shape = Callable[[Sizes], tuple[int, ...]]
 
 
 class Move(NamedTuple):
-    """A move, the shapes of the standard normals and uniforms that it takes, and whether all sweeps have it."""
+    """A move, the shapes of the random numbers that it takes, and whether all sweeps have it."""
 
     step: Callable[[Target, Chain, RandomNumbers], Chain]
     normal: Shape | None = None
     uniform: Shape | None = None
+    acceptance: Callable[[Sizes], int] | None = None
     always: bool = False
 
 
@@ -141,8 +148,7 @@ def marginal_gate(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     def propose(H, b, latents):
         return H, jnp.where(latents, 1 - b, b)
 
-    uniform = random.uniform["marginal_gate"][1 : num_gates + 1]
-    (H, b), log_ratio, before = _metropolis(target, chain, propose, of_gate, uniform)
+    (H, b), log_ratio, before = _metropolis(target, chain, propose, of_gate, random.acceptance["marginal_gate"])
     was_on = (before * of_gate).any(-1)
     return chain.with_gates(jax.nn.sigmoid(jnp.where(was_on, -log_ratio, log_ratio)), H=H, b=b)
 
@@ -153,12 +159,13 @@ def marginal_swap(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     size = len(single)
     if size < 2:
         return chain
-    first, second, uniform = random.uniform["marginal_swap"]
+    first, second = random.uniform["marginal_swap"]
     j = jnp.minimum(first * size, size - 1).astype(int)[:, None]
     k = (j + 1 + jnp.minimum(second * (size - 1), size - 2).astype(int)[:, None]) % size
     j, k = single[j], single[k]
+    acceptance = random.acceptance["marginal_swap"]
     orders = jnp.where(index == j, k, jnp.where(index == k, j, index))
-    (H, b), *_ = _metropolis(target, chain, lambda H, b, order: (H[:, order], b[order]), orders, uniform)
+    (H, b), *_ = _metropolis(target, chain, lambda H, b, order: (H[:, order], b[order]), orders, acceptance)
     return chain._replace(H=H, b=b)
 
 
@@ -168,10 +175,10 @@ def marginal_walk(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     No step size is the right one for every column: each is drawn, from .02 to 1 prior sd.
     """
     m = len(chain.b)
-    size, uniform = random.uniform["marginal_walk"]
+    size, acceptance = random.uniform["marginal_walk"], random.acceptance["marginal_walk"]
     scale = 0.02 * 50 ** size[:, None] * jnp.sqrt(target.mixing_variance.T)
     steps = (scale * random.normal["marginal_walk"])[:, :, None] * jnp.eye(m, dtype=chain.H.dtype)[:, None, :]
-    (H, b), *_ = _metropolis(target, chain, lambda H, b, step: (H + step, b), steps, uniform)
+    (H, b), *_ = _metropolis(target, chain, lambda H, b, step: (H + step, b), steps, acceptance)
     return chain._replace(H=H, b=b)
 
 
@@ -305,9 +312,18 @@ def inclusion_prob(target: Target, chain: Chain, random: RandomNumbers) -> Chain
 
 # In the order of a sweep.
 MOVES = {
-    "marginal_gate": Move(marginal_gate, uniform=lambda n: (1 + 3 * n.latents,)),
-    "marginal_swap": Move(marginal_swap, uniform=lambda n: (3, n.latents)),
-    "marginal_walk": Move(marginal_walk, normal=lambda n: (n.latents, n.outputs), uniform=lambda n: (2, n.latents)),
+    "marginal_gate": Move(marginal_gate, acceptance=lambda n: n.gates),
+    "marginal_swap": Move(
+        marginal_swap,
+        uniform=lambda n: (2, n.latents),
+        acceptance=lambda n: n.latents if n.single > 1 else 0,
+    ),
+    "marginal_walk": Move(
+        marginal_walk,
+        normal=lambda n: (n.latents, n.outputs),
+        uniform=lambda n: (n.latents,),
+        acceptance=lambda n: n.latents,
+    ),
     "latents": Move(latents, normal=lambda n: (len(n.plan.layout.owner),), always=True),
     "gate_latent": Move(gate_latent, normal=lambda n: n.plan.layout.own_features.shape, uniform=lambda n: (n.latents,)),
     "gate": Move(gate, uniform=lambda n: (n.gates,)),

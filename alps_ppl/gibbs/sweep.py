@@ -8,10 +8,14 @@ import numpy as np
 from jax import random
 from jaxtyping import Array, Float, Int
 
-from alps_ppl.gibbs.moves import MOVES, Chain, Plan, Sizes, Target, log_prior, random_numbers
+from alps_ppl.gibbs.moves import MOVES, Chain, Plan, RandomNumbers, Sizes, Target, log_prior, random_numbers
 from alps_ppl.gibbs.statistics import Statistics, weights_squares
 from alps_ppl.model.alps import ALPS
 
+# The order of the random numbers in a sweep's one draw, on which the draws of a seed depend. The uniforms that accept
+# proposals are there in any case, and the first of them isn't used.
+NORMALS = ("latents", "mixing", "gate_column", "gate_latent", "marginal_walk", "scale")
+UNIFORMS = ("gate", "gate_column", "gate_latent", "acceptance", "marginal_swap", "marginal_walk", "exchange", "scale")
 STARTS = ("held", "prior", "dispersed", "off", "on")
 
 
@@ -50,7 +54,7 @@ def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> 
     target = Target(plan, model, stats, logits)
     chain = Chain(z["H"], z["b"].astype(dtype), z["weights"], model.noise_variances(z), z.get("inclusion_prob"))
     rng_key, key, gamma_key = random.split(state.rng_key, 3)
-    numbers = random_numbers(key, *_shapes(plan, model), dtype)._replace(key=gamma_key)
+    numbers = _numbers(plan, target, key, dtype)._replace(key=gamma_key)
 
     for name in plan.moves:
         chain = MOVES[name].step(target, chain, numbers)
@@ -95,12 +99,20 @@ def first_state(
     return ALPSGibbsState(z, unknown, jnp.asarray(prior, dtype), rng_key, jnp.asarray(open_sweeps, jnp.int32))
 
 
-def _shapes(plan: Plan, model: ALPS) -> tuple[dict[str, tuple], dict[str, tuple]]:
-    """The standard normals and the uniforms that each move takes."""
-    sizes = Sizes(len(model.outputs), len(model.latents), len(model.gate_names), plan)
+def _numbers(plan: Plan, target: Target, key: Array, dtype) -> RandomNumbers:
+    """What the moves of ``plan`` take."""
+    model = target.model
+    sizes = Sizes(len(model.outputs), len(model.latents), len(model.gate_names), len(target.single), plan)
     moves = {name: MOVES[name] for name in plan.moves}
-    normal = {name: move.normal(sizes) for name, move in moves.items() if move.normal}
-    return normal, {name: move.uniform(sizes) for name, move in moves.items() if move.uniform}
+    normal = {name: moves[name].normal(sizes) for name in NORMALS if name in moves}
+    shared = {"acceptance": (1 + 3 * sizes.latents,)}
+    uniform = {n: shared.get(n) or moves[n].uniform(sizes) for n in UNIFORMS if n in moves or n in shared}
+    numbers = random_numbers(key, normal, uniform, dtype)
+
+    accepting = [name for name, move in moves.items() if move.acceptance]
+    ends = np.cumsum([1, *(moves[name].acceptance(sizes) for name in accepting)])
+    parts = jnp.split(numbers.uniform["acceptance"], ends)[1:]
+    return numbers._replace(acceptance=dict(zip(accepting, parts, strict=False)))
 
 
 def _logits(model: ALPS, z: dict[str, Array]) -> Float[Array, " latent"]:
