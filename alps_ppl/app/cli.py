@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 ENGINES = ("svi", "gibbs")
 # Options of ``fit`` that ``compose`` takes as they are.
-READING = (
-    "time", "time_unit", "separator", "decimal", "encoding", "hold_out", "forecast", "expected_active", "noise",
+COMPOSED = (
+    "latents", "learn", "num_decoys", "time", "time_unit", "separator", "decimal", "encoding", "hold_out", "forecast",
+    "expected_active", "noise",
 )  # fmt: skip
 Settings = dict[str, dict[str, Any]]
 
@@ -142,7 +143,9 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
     metavar="NAME.PARAMETER = LOW..HIGH",
     help="A parameter that SVI learns within bounds, e.g. 'daily.scale = 20h..28h' (a period is a scale, too).",
 )
-@click.option("--decoys", type=click.IntRange(min=0), default=0, help="Cycles nobody suspects, added as a check.")
+@click.option(
+    "--decoys", "num_decoys", type=click.IntRange(min=0), default=0, help="Cycles nobody suspects, added as a check."
+)
 @click.option("--forecast", metavar="DURATION", help="How far ahead of the file's end to predict, e.g. 2d.")
 @click.option("--hold-out", metavar="DURATION", help="How much of the file's end to hold out as a test: 2d, or 10%.")
 @click.option("--expected-active", type=float, help="How many processes are on, a priori; default half of them.")
@@ -152,45 +155,27 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
 @click.option("--decimal", help="The decimal sign; default: found from the cells.")
 @click.option("--encoding", help="The file's encoding; default: UTF-8.")
 @click.option("--save-model-file", type=click.Path(path_type=Path), help="Also write the model file that runs here.")
-@click.option("--engine", default="svi,gibbs", show_default=True, help="As in run.")
-@click.option("--seed", type=int, default=0, show_default=True, help="As in run.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="As in run; model.py is there too.")
-@click.option("--set", "settings", multiple=True, metavar="DICT.KEY=VALUE", help="As in run.")
-@click.option("--prune", "prune_below", type=click.FloatRange(0, 1), metavar="PROBABILITY", help="As in run.")
-@click.option("--fresh", is_flag=True, help="As in run.")
-@click.option("--checkpoint-seconds", type=click.FloatRange(min=0), default=30.0, help="As in run.")
-@click.option("--progress/--no-progress", default=True, help="As in run.")
-def fit(
-    file: Path,
-    latents: tuple[str, ...],
-    learn: tuple[str, ...],
-    outputs: str | None,
-    decoys: int,
-    save_model_file: Path | None,
-    engine: str,
-    out: Path,
-    **options: Any,
-):
-    """Fit a CSV or Parquet file of series: write a model file for it, and run that.
+def fit(file: Path, outputs: str | None, save_model_file: Path | None, engine: str, out: Path, **options: Any):
+    """Fit a CSV or Parquet file of series: write a model file for it, --out/model.py, and run that.
 
     Covariances are sums and products of linear_periodic(period), periodic(period, lengthscale=1), rbf(lengthscale),
     matern12, matern32, matern52, rational_quadratic(lengthscale, alpha=1), linear() and constant(variance), with
     numbers as scale factors. Times are durations (30s, 10min, 24h, 4d, 2w, 1mo, 10y) or numbers in the file's own unit.
     """
-    if learn and "svi" not in _engines(engine):
+    if options["learn"] and "svi" not in _engines(engine):
         raise BadInput(f"--learn: only SVI learns parameters; expected --engine svi,gibbs or svi, got {engine!r}")
     if save_model_file is not None and save_model_file.suffix != ".py":
         raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(save_model_file)!r}")
     elsewhere = {} if save_model_file is None else {"--save-model-file": save_model_file}
     columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
-    reading = {name: options.pop(name) for name in READING}
+    composed = {name: options.pop(name) for name in COMPOSED}
 
     def make(settings: Settings) -> "tuple[Problem, list[str]]":
         from alps_ppl.app.compose import compose
 
-        named: dict[str, Any] = {"latents": latents, "learn": learn, "outputs": columns, "num_decoys": decoys}
+        name = (save_model_file or Path("model.py")).name
         try:
-            return compose(file, name=(save_model_file or Path("model.py")).name, settings=settings, **named, **reading)
+            return compose(file, name=name, outputs=columns, settings=settings, **composed)
         except OSError as error:
             wanted = f"FILE: expected a CSV or Parquet file, got {str(file)!r}"
             raise BadInput(f"{wanted}: {error.strerror or error}") from None
@@ -199,6 +184,10 @@ def fit(
             raise BadInput(str(error).partition("\n")[0]) from None
 
     _run(make, elsewhere | {"--out": out / "model.py"}, engine=engine, out=out, **options)
+
+
+# A fit is a run, too.
+fit.params += [option for option in run.params if isinstance(option, click.Option)]
 
 
 @cli.command()

@@ -43,39 +43,33 @@ def compose(
     *,
     latents: Sequence[str],
     name: str = "model.py",
-    time: str | None = None,
     outputs: Sequence[str] | None = None,
-    time_unit: str | None = None,
-    separator: str | None = None,
-    decimal: str | None = None,
-    encoding: str | None = None,
-    hold_out: str | None = None,
-    forecast: str | None = None,
     num_decoys: int = 0,
     learn: Sequence[str] = (),
     expected_active: float | None = None,
     noise: str = "learnt",
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Mapping[str, dict[str, Any]] | None = None,
+    **options: Any,
 ) -> tuple[Problem, list[str]]:
     """The problem, and what to tell the user, a line each: columns left out, processes proposed.
 
     Nothing is executed: the model is made of the parsed covariances, and ``problem.source`` is a file for the user.
 
     ``latents`` are "NAME = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH". ``settings`` has what to
-    change of "SVI" and "GIBBS", ``name`` is the model file's. The others are options of ``alps-ppl fit``, None where
-    they weren't given. Raises a ValueError or TypeError for input that can't be right, an OSError for a file that
-    can't be read.
+    change of "SVI" and "GIBBS", ``name`` is the model file's. ``options`` are those of ``read_table`` and
+    ``split_table``, None where they weren't given. Raises a ValueError or TypeError for input that can't be right, an
+    OSError for a file that can't be read.
     """
-    given = {"time": time, "separator": separator, "decimal": decimal, "encoding": encoding}
-    reading: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    reading = {name: value for name, value in options.items() if value is not None}
+    splitting: dict[str, Any] = {
+        name: reading.pop(name) for name in ("hold_out", "forecast", "time_unit") if name in reading
+    }
     table = read_table(file, outputs=outputs, **reading)
     if len(table) < 2:
         raise ValueError(f"{file.name}: expected a table of at least two rows, got one; no process shows in it")
     reading = {"time": str(table.index.name)} | reading
-    given = {"hold_out": hold_out, "forecast": forecast, "time_unit": time_unit}
-    splitting = {name: value for name, value in given.items() if value is not None}
     data = split_table(table, **splitting)
-    unit = _unit(data, time_unit)
+    unit = _unit(data, splitting.get("time_unit"))
     named, twice = _latents(latents, data, unit, num_decoys)
     arguments = _prior(expected_active, len(named)) | _bounds(learn, named, unit)
     variance = noise_prior(data) if noise == "learnt" else _variance(noise)
@@ -85,16 +79,19 @@ def compose(
         noise_variance=dist.InverseGamma(*variance) if isinstance(variance, tuple) else variance,
         **arguments,
     )
-    changed = dict(settings or {})
-    svi = svi_settings(data, [latent.parsed for latent in named]) | dict(changed.get("SVI", {}))
-    gibbs = gibbs_settings(data) | dict(changed.get("GIBBS", {}))
+    changed = settings or {}
+    svi = svi_settings(data, [latent.parsed for latent in named]) | changed.get("SVI", {})
+    gibbs = gibbs_settings(data) | changed.get("GIBBS", {})
     source = model_file(
         file.resolve(),
         list(table.columns),
         reading=reading,
         splitting=splitting,
         unit=unit_name(unit),
-        latents=[(latent.name, latent.parsed.source, _remark(latent)) for latent in named],
+        latents=[
+            (latent.name, latent.parsed.source, latent.text + (f": {latent.why}" if latent.why else ""))
+            for latent in named
+        ],
         arguments=arguments,
         noise=variance,
         svi=svi,
@@ -232,7 +229,3 @@ def _notes(table: pd.DataFrame, data: Data, named: list[Latent], twice: list[tup
     notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]
     notes += [f"Process {latent.name!r}, {latent.text}, is left out: {name!r} is the same." for latent, name in twice]
     return notes
-
-
-def _remark(latent: Latent) -> str:
-    return f"{latent.text}: {latent.why}" if latent.why else latent.text

@@ -14,52 +14,37 @@ from alps_ppl.tables.durations import UNITS
 HOLE = re.compile(r"\b(value|remark)_(\d+)\b")
 
 
-class Source:
+class Source(ast.NodeTransformer):
     """Text with named holes. A file's or a column's name enters the source through a hole and no other way."""
 
     def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.remarks: list[str] = []
+        self.held: list[Any] = []
 
-    def value(self, value: Any) -> str:
-        """The name of a hole for the literal of ``value``: text, a number, or lists, tuples and dicts of them."""
-        self.values.append(value)
-        return f"value_{len(self.values) - 1}"
-
-    def remark(self, text: str) -> str:
-        """The name of a hole for ``text`` in a comment."""
-        self.remarks.append(text)
-        return f"remark_{len(self.remarks) - 1}"
+    def hole(self, held: Any, kind: str = "value") -> str:
+        """A name for the literal of ``held``: text, numbers, or lists, tuples and dicts; or for a comment, a remark."""
+        self.held.append(held)
+        return f"{kind}_{len(self.held) - 1}"
 
     def filled(self, skeleton: str) -> str:
         """The skeleton with its holes filled. Raises a ValueError unless Python reads exactly that from it."""
-        text = HOLE.sub(self._filling, skeleton)
+        written = {"value": literal, "remark": comment}
+        text = HOLE.sub(lambda hole: written[hole[1]](self.held[int(hole[2])]), skeleton)
         try:
             # As bytes: then a declared encoding counts, as it does for a file.
-            meant = self._is_meant(ast.parse(skeleton), ast.parse(text.encode("utf-8")))
+            meant = ast.dump(self.visit(ast.parse(skeleton))) == ast.dump(ast.parse(text.encode("utf-8")))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             meant = False
         if not meant:
             raise ValueError("model file: expected names and settings that Python can write as literals")
         return text
 
-    def _filling(self, hole: re.Match) -> str:
-        number = int(hole[2])
-        return literal(self.values[number]) if hole[1] == "value" else comment(self.remarks[number])
-
-    def _is_meant(self, skeleton: Any, found: Any) -> bool:
-        """Whether ``found`` is the skeleton's tree with the values in its holes, and nothing else."""
-        if isinstance(skeleton, ast.Name) and (hole := HOLE.fullmatch(skeleton.id)):
-            # ``repr`` tells 1, 1.0 and True apart.
-            return repr(ast.literal_eval(found)) == repr(self.values[int(hole[2])])
-        if type(skeleton) is not type(found):
-            return False
-        if isinstance(skeleton, ast.AST):
-            fields = skeleton._fields
-            return all(self._is_meant(getattr(skeleton, f, None), getattr(found, f, None)) for f in fields)
-        if isinstance(skeleton, list):
-            return len(skeleton) == len(found) and all(map(self._is_meant, skeleton, found))
-        return skeleton == found
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """A hole's value in its place; a ValueError for one without a literal."""
+        if not (hole := HOLE.fullmatch(node.id)):
+            return node
+        found = ast.parse(repr(self.held[int(hole[2])]), mode="eval").body
+        ast.literal_eval(found)
+        return found
 
 
 def literal(value: Any) -> str:
@@ -108,30 +93,30 @@ def model_file(
         title=f"Which of {len(latents)} processes are behind {len(outputs)} output{'s' * (len(outputs) != 1)} of FILE?",
         unit=f" in {UNITS[unit]}" if unit else " in the unit of the file's times",
         imports="".join(f"{line}\n" for line in imports) + "\n" * bool(imports),
-        file=source.value(str(file)),
+        file=source.hole(str(file)),
         outputs=_listed(source, outputs),
         reading=_keywords(source, reading),
         splitting=_keywords(source, splitting),
         latents="".join(
-            f"        # {source.remark(remark)}\n        {source.value(name)}: {covariance},\n"
+            f"        # {source.hole(remark, 'remark')}\n        {source.hole(name)}: {covariance},\n"
             for name, covariance, remark in latents
         ),
         arguments=_keywords(source, arguments),
         noise=f"dist.InverseGamma{noise!r}" if isinstance(noise, tuple) else repr(noise),
-        svi=source.value(svi),
-        gibbs=source.value(gibbs),
+        svi=source.hole(svi),
+        gibbs=source.hole(gibbs),
     )
     return source.filled(skeleton)
 
 
 def _keywords(source: Source, arguments: Mapping[str, Any]) -> str:
     """Keyword arguments after others; their names are this package's."""
-    return "".join(f", {key}={source.value(value)}" for key, value in arguments.items())
+    return "".join(f", {key}={source.hole(value)}" for key, value in arguments.items())
 
 
 def _listed(source: Source, names: Sequence[str]) -> str:
     """A list, one name a line where they are many."""
-    holes = [source.value(name) for name in names]
+    holes = [source.hole(name) for name in names]
     if len(literal(list(names))) <= 100:
         return f"[{', '.join(holes)}]"
     return "[\n" + "".join(f"    {hole},\n" for hole in holes) + "]"

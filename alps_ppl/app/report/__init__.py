@@ -9,7 +9,7 @@ from alps_ppl.app.errors import BadInput
 from alps_ppl.app.report import figures, sections
 from alps_ppl.app.report.run_folder import RunFolder, read
 from alps_ppl.app.report.verdict import NAMES, verdict
-from alps_ppl.results.inclusion import inclusion_table, log_joint_r_hat
+from alps_ppl.results.inclusion import gate_diagnostics, inclusion_table, log_joint_r_hat
 
 
 def write(folder: Path) -> Path:
@@ -67,7 +67,7 @@ def _context(run: RunFolder) -> dict[str, Any]:
         "summary": run.summary,
         "verdict": found,
         "engines": list(run.trees),
-        "data": sections.data(run.predictions, run.summary),
+        "data": sections.data(run),
         "gates": sections.gates(table, found.engine, colours),
         "colours": colours,
         "shown": shown,
@@ -76,6 +76,6 @@ def _context(run: RunFolder) -> dict[str, Any]:
         "latents": figures.latents(tree, shown, times) if times else {},
         "mixing": sections.mixing(tree, shown),
         "diagnostics": sections.diagnostics(run, table, found.engine, lp_r_hat),
-        "moves": None if gibbs is None else sections.moves(gibbs),
+        "moves": None if gibbs is None else gate_diagnostics(gibbs).reset_index().to_dict("records"),
         "combinations": sections.combinations(run.trees[found.engine]),
     }

@@ -27,6 +27,11 @@ class RunFolder(NamedTuple):
     scores: pd.DataFrame
     trees: dict[str, xr.DataTree]
 
+    @property
+    def interval(self) -> float:
+        """The probability of a band."""
+        return self.summary.get("data", {}).get("interval", 0.9)
+
 
 def read(folder: Path) -> RunFolder:
     """The files of a run. Raises BadInput with what is missing or can't be read."""

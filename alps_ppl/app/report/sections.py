@@ -1,7 +1,7 @@
 """What the report's sections say, as plain values for its template."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,18 +10,20 @@ import xarray as xr
 from alps_ppl.app.report.run_folder import RunFolder
 from alps_ppl.app.report.verdict import NAMES, OFF, status
 from alps_ppl.results.engines import align_signs
-from alps_ppl.results.inclusion import (
-    LARGEST_GATE_R_HAT,
-    LARGEST_LOG_JOINT_R_HAT,
-    gate_diagnostics,
-    gate_vectors,
-    worst_convergence,
-)
+from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors, worst_convergence
 from alps_ppl.results.shares import variance_shares, while_on
 
 MOST_DRAWS = 1000  # for shares, H and latents: their Monte Carlo error is then small beside their spread
 ENOUGH_DRAWS = 100  # effective draws that know a probability to .05
 GREY = "var(--grey)"
+# Keys of the summary's largest differences, and what they are.
+DIFFERENCES = {
+    "inclusion probability": "Between the engines, over latents and groups; latents of equal covariance can trade "
+    "places.",
+    "predictive mean": "Between the engines' predictions: root mean square of the worst output, in its mean sd.",
+    "predictive sd": "Between the widths of the engines' bands, of the worst output, in its mean sd.",
+    "H mean": "Between the engines' loadings on latents that both have on, in training sds.",
+}
 
 
 def decimals(value: float | None, digits: int) -> str:
@@ -45,11 +47,8 @@ def thinned(tree: xr.DataTree) -> xr.DataTree:
     """At most ``MOST_DRAWS`` draws and the observed data, in memory."""
     posterior = tree["posterior"].to_dataset()
     step = max(1, -(-posterior.sizes["chain"] * posterior.sizes["draw"] // MOST_DRAWS))
-    groups = {
-        "posterior": posterior.isel(draw=slice(None, None, step)).load(),
-        "observed_data": tree["observed_data"].to_dataset().load(),
-    }
-    return xr.DataTree.from_dict(groups)
+    thin = posterior.isel(draw=slice(None, None, step)).load()
+    return xr.DataTree.from_dict({"posterior": thin, "observed_data": tree["observed_data"].to_dataset().load()})
 
 
 def colours(table: pd.DataFrame, engine: str) -> dict[str, str]:
@@ -70,26 +69,26 @@ def colours(table: pd.DataFrame, engine: str) -> dict[str, str]:
     return found
 
 
-def data(predictions: pd.DataFrame, summary: Mapping[str, Any]) -> dict[str, Any]:
+def data(run: RunFolder) -> dict[str, Any]:
     """The numbers of outputs, times and cells; ``extent``: the first and the last time, where there is one axis.
 
     The times of a forecast ahead of the file have no cells and don't count.
     """
-    first = predictions[(predictions.engine == predictions.engine.iloc[0]) & (predictions.split != "forecast")]
+    rows = run.predictions
+    first = rows[(rows.engine == rows.engine.iloc[0]) & (rows.split != "forecast")]
     observed, outputs = first.observed.notna(), first.output.nunique()
     extent = None
     if "input" in first:
-        ends = first["input"].argmin(), first["input"].argmax()
-        column = first["date" if "date" in first else "input"].iloc[list(ends)]
-        extent = [value.replace("T", " ") if isinstance(value, str) else f"{value:g}" for value in column]
+        ends = first["date" if "date" in first else "input"].iloc[[first.input.argmin(), first.input.argmax()]]
+        extent = [end.replace("T", " ") if isinstance(end, str) else f"{end:g}" for end in ends]
     return {
         "outputs": outputs,
         "times": len(first) // outputs,
         "observed": int(observed.sum()),
         "missing": float(1 - observed.mean()),
-        "held_out": {str(k): int(n) for k, n in first[observed].split.value_counts().items() if k != "train"},
+        "held_out": first[observed].split.value_counts().drop("train", errors="ignore").to_dict(),
         "extent": extent,
-        "interval": summary.get("data", {}).get("interval", 0.9),
+        "interval": run.interval,
     }
 
 
@@ -104,9 +103,7 @@ def gates(table: pd.DataFrame, engine: str, colours: Mapping[str, str]) -> list[
             "colour": colours.get(str(row.latent), "var(--ink-soft)"),
             "probability": row.probability,
             "mcse": None if np.isnan(row.mcse) else row.mcse,
-            "whisker": None
-            if np.isnan(row.mcse)
-            else np.clip(row.probability + 2 * row.mcse * np.array([-1, 1]), 0, 1),
+            "whisker": np.clip([row.probability - 2 * row.mcse, row.probability + 2 * row.mcse], 0, 1),
             "prior": row.prior,
             "status": status(row.probability),
             "others": {other: wide[row.latent, other] for other in others},
@@ -160,85 +157,74 @@ def combinations(tree: xr.DataTree) -> list[dict[str, Any]]:
     ]
 
 
-def moves(tree: xr.DataTree) -> list[dict[str, Any]]:
-    """``gate_diagnostics`` by row."""
-    return gate_diagnostics(tree).reset_index().to_dict("records")
+class Diagnostic(NamedTuple):
+    """A number with its meaning in a sentence; ``level`` as in ``verdict.Note``."""
+
+    name: str
+    value: str
+    level: str
+    meaning: str
 
 
-def diagnostics(run: RunFolder, table: pd.DataFrame, engine: str, lp_r_hat: float) -> list[dict[str, str]]:
-    """Each number with its meaning in a sentence; ``level`` as in ``verdict.Note``."""
-    rows: list[tuple[str, str, str, str]] = []
+def diagnostics(run: RunFolder, table: pd.DataFrame, engine: str, lp_r_hat: float) -> list[Diagnostic]:
+    """What the engines say of themselves, of each other, and how many held-out cells the bands hold."""
+    rows = []
     if "gibbs" in run.trees:
         rows += _of_sampler(run.trees["gibbs"], table, lp_r_hat)
     if "svi" in run.trees:
         elbo = decimals(run.summary["svi"].get("elbo"), 1)
         meaning = "A lower bound of the log evidence in nats; it compares fits of the same data and nothing else."
-        rows.append(("ELBO (SVI)", elbo, "plain", meaning))
-    rows += _of_engines(run.summary.get("largest_differences", {}))
-    rows += _of_bands(run, engine)
-    return [dict(zip(("name", "value", "level", "meaning"), row, strict=True)) for row in rows]
+        rows.append(Diagnostic("ELBO (SVI)", elbo, "plain", meaning))
+    differences = run.summary.get("largest_differences", {})
+    rows += [
+        Diagnostic(f"Largest difference, {quantity}", decimals(differences[quantity], 2), "plain", meaning)
+        for quantity, meaning in DIFFERENCES.items()
+        if quantity in differences
+    ]
+    return rows + _of_bands(run, engine)
 
 
-def _of_sampler(tree: xr.DataTree, table: pd.DataFrame, lp_r_hat: float) -> list[tuple[str, str, str, str]]:
+def _of_sampler(tree: xr.DataTree, table: pd.DataFrame, lp_r_hat: float) -> list[Diagnostic]:
     r_hat, ess = worst_convergence(table, "gibbs")
     sizes = tree["posterior"].sizes
 
-    def judged(value: float, good: bool) -> str:
-        return "caution" if np.isnan(value) else "good" if good else "bad"
+    def judged(value: float, good: bool, unknown: str = "caution") -> str:
+        return unknown if np.isnan(value) else "good" if good else "bad"
 
     return [
-        (
+        Diagnostic(
             "Largest R-hat of a gate",
             decimals(r_hat, 3),
             judged(r_hat, r_hat <= LARGEST_GATE_R_HAT),
             f"Compares the chains' gates: 1 where they can't be told apart; above {LARGEST_GATE_R_HAT} they disagree.",
         ),
-        (
+        Diagnostic(
             "R-hat of the log joint",
             decimals(lp_r_hat, 2),
             judged(lp_r_hat, lp_r_hat <= LARGEST_LOG_JOINT_R_HAT),
             f"Compares how well the chains fit: above {LARGEST_LOG_JOINT_R_HAT} they sit in modes of their own, and "
             "their average isn't the posterior.",
         ),
-        (
+        Diagnostic(
             "Fewest effective draws of a gate",
             decimals(ess, 0),
-            "plain" if np.isnan(ess) else judged(ess, ess >= ENOUGH_DRAWS),
+            judged(ess, ess >= ENOUGH_DRAWS, unknown="plain"),
             f"How many independent draws the worst gate's draws are worth; {ENOUGH_DRAWS} know a probability to .05. "
             "A dash where no gate moved.",
         ),
-        ("Draws", f"{sizes['chain']} × {sizes['draw']:,}", "plain", "Chains, and the sweeps kept of each."),
+        Diagnostic("Draws", f"{sizes['chain']} × {sizes['draw']:,}", "plain", "Chains, and the sweeps kept of each."),
     ]
 
 
-def _of_engines(largest_differences: Mapping[str, float]) -> list[tuple[str, str, str, str]]:
-    meanings = {
-        "inclusion probability": "Between the engines, over latents and groups; latents of equal covariance can trade "
-        "places.",
-        "predictive mean": "Between the engines' predictions: root mean square of the worst output, in its mean sd.",
-        "predictive sd": "Between the widths of the engines' bands, of the worst output, in its mean sd.",
-        "H mean": "Between the engines' loadings on latents that both have on, in training sds.",
-    }
-    return [
-        (f"Largest difference, {quantity}", decimals(largest_differences[quantity], 2), "plain", meaning)
-        for quantity, meaning in meanings.items()
-        if quantity in largest_differences
-    ]
-
-
-def _of_bands(run: RunFolder, engine: str) -> list[tuple[str, str, str, str]]:
-    frame = run.predictions
-    interval = run.summary.get("data", {}).get("interval", 0.9)
-    cells = frame[(frame.engine == engine) & (frame.split != "train") & frame.observed.notna()]
+def _of_bands(run: RunFolder, engine: str) -> list[Diagnostic]:
+    cells = run.predictions[run.predictions.engine == engine]
+    cells = cells[(cells.split != "train") & cells.observed.notna()]
     if len(cells) == 0:
         return []
-    inside = float(cells.observed.between(cells.lower, cells.upper).mean())
-    return [
-        (
-            f"Held-out cells in the {percent(interval)} band",
-            percent(inside),
-            "good" if abs(inside - interval) <= 0.1 else "caution",
-            f"{NAMES.get(engine, engine)}'s, of {len(cells):,} that the fit didn't see. Far fewer than "
-            f"{percent(interval)}: the bands are too sure; far more: too wide. Neighbouring cells aren't independent.",
-        )
-    ]
+    interval, inside = run.interval, cells.observed.between(cells.lower, cells.upper).mean()
+    meaning = (
+        f"{NAMES.get(engine, engine)}'s, of {len(cells):,} that the fit didn't see. Far fewer than "
+        f"{percent(interval)}: the bands are too sure; far more: too wide. Neighbouring cells aren't independent."
+    )
+    level = "good" if abs(inside - interval) <= 0.1 else "caution"
+    return [Diagnostic(f"Held-out cells in the {percent(interval)} band", percent(inside), level, meaning)]

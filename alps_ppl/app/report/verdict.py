@@ -38,19 +38,27 @@ def verdict(table: pd.DataFrame, *, lp_r_hat: float = np.nan, num_chains: int = 
     if len(table) == 0:
         raise ValueError("table: expected inclusion_table's result, got no rows")
     engines = list(dict.fromkeys(table.engine))
-    convergence = _convergence(table, engines, lp_r_hat, num_chains)
+    convergence, in_short = _convergence(table, engines, lp_r_hat, num_chains)
     disagree = convergence.level == "bad"
     preferred = ("svi", "gibbs") if disagree else ("gibbs", "svi")
     engine = next((name for name in preferred if name in engines), engines[0])
     candidates = _candidates(table, engine)
-    answer = _answer([c for c in candidates if 0 < c["prior"] < 1])
+    free = [c for c in candidates if 0 < c["prior"] < 1]
+    answer = _answer(free)
     if disagree:
-        whose = " By SVI" if engine == "svi" else " Taken all together"
-        headline = f"The chains disagree, so nothing is settled yet.{whose}: {answer[0].lower()}{answer[1:]}"
+        whose = "By SVI" if engine == "svi" else "Taken all together"
+        headline = f"{in_short} {whose}: {answer[0].lower()}{answer[1:]}"
     else:
-        headline = f"{answer} {_in_short(engines, convergence.level, num_chains, lp_r_hat)}"
+        headline = f"{answer} {in_short}"
     notes = [convergence, *_engines_note(table, engines), *_decoys(table, engine)]
-    return Verdict(engine, headline, [*notes, *_off(candidates), *_fixed(candidates), *_groups(table, engine)])
+    if off := [c for c in free if c["status"] == "off"]:
+        notes.append(Note("plain", f"Off: {_numbers(off)}."))
+    for prior, word in ((1, "On"), (0, "Off")):
+        if fixed := [c["name"] for c in candidates if c["prior"] == prior]:
+            notes.append(Note("plain", f"{word} by assumption (a prior of {prior}): {listed(fixed)}."))
+    if groups := [str(row.latent) for row in _whole(table, engine).itertuples() if row.members > 1]:
+        notes.append(Note("plain", f"Of equal covariance, and so one candidate each: {'; '.join(groups)}."))
+    return Verdict(engine, headline, notes)
 
 
 def status(probability: float) -> str:
@@ -102,72 +110,63 @@ def _numbers(candidates: list[dict[str, Any]]) -> str:
 def _answer(candidates: list[dict[str, Any]]) -> str:
     if not candidates:
         return "Every process is on or off by its prior: there was nothing to find out."
-    by_status = {name: [c for c in candidates if c["status"] == name] for name in ("on", "undecided")}
-    on, undecided, total = by_status["on"], by_status["undecided"], len(candidates)
+    on, undecided = ([c for c in candidates if c["status"] == name] for name in ("on", "undecided"))
+    total = len(candidates)
+    if total == len(undecided) == 1:
+        return f"The data don't decide about the one candidate process: {_numbers(undecided)}."
     if len(on) == total:
         which = {1: "The one candidate process is", 2: "Both candidate processes are"}
         text = which.get(total, f"All {_word(total)} candidate processes are")
     elif total == 1:
-        text = "The one candidate process isn't" if not undecided else ""
+        text = "The one candidate process isn't"
     else:
         verb = "is" if len(on) <= 1 else "are"
         count = _word(len(on)).capitalize() if on else "None"
         text = f"{count} of {_word(total)} candidate processes {verb}"
-    parts = [f"{text} in these data" + (f": {_numbers(on)}" if on else "")] if text else []
+    text += " in these data" + (f": {_numbers(on)}" if on else "")
     if undecided:
-        if not parts:
-            return f"The data don't decide about the one candidate process: {_numbers(undecided)}."
-        parts.append(
-            f"{_word(len(undecided))} {'is' if len(undecided) == 1 else 'are'} undecided: {_numbers(undecided)}"
-        )
-    return "; ".join(parts) + "."
+        verb = "is" if len(undecided) == 1 else "are"
+        text += f"; {_word(len(undecided))} {verb} undecided: {_numbers(undecided)}"
+    return f"{text}."
 
 
-def _in_short(engines: list[str], level: str, num_chains: int, lp_r_hat: float) -> str:
+def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_chains: int) -> tuple[Note, str]:
+    """Whether the engines' answer has settled; and the same in a few words."""
     if "gibbs" not in engines:
-        return "This is SVI's answer alone; no sampler has checked it."
-    if level == "good":
-        return "The chains agree."
-    if lp_r_hat > LARGEST_LOG_JOINT_R_HAT:
-        return "The chains agree on that, though not on how the outputs load on them."
-    return "One chain can't tell whether it has converged." if num_chains == 1 else "The run is too short to check."
-
-
-def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_chains: int) -> Note:
-    if "gibbs" not in engines:
-        return Note(
-            "caution",
+        text = (
             "Only SVI was run. It settles in one mode and tends to be too sure of it; a Gibbs run (--engine svi,gibbs) "
-            "would check the gates.",
+            "would check the gates."
         )
+        return Note("caution", text), "This is SVI's answer alone; no sampler has checked it."
     if num_chains == 1:
-        return Note(
-            "caution",
+        text = (
             "One Gibbs chain was run, and one chain can't tell whether it has converged; set GIBBS.num_chains to 2 or "
-            "more.",
+            "more."
         )
+        return Note("caution", text), "One chain can't tell whether it has converged."
     r_hat, _ = worst_convergence(table, "gibbs")
     if np.isnan(r_hat):
-        return Note("caution", "The Gibbs run is too short to compare its chains; raise GIBBS.num_samples.")
+        text = "The Gibbs run is too short to compare its chains; raise GIBBS.num_samples."
+        return Note("caution", text), "The run is too short to check."
     both = f"largest R-hat of a gate {r_hat:.3f}" + ("" if np.isnan(lp_r_hat) else f", of the log joint {lp_r_hat:.2f}")
     if r_hat > LARGEST_GATE_R_HAT:
         rows = _whole(table, "gibbs")
         apart = [str(name) for name in rows.latent[rows.r_hat > LARGEST_GATE_R_HAT]]
-        return Note(
-            "bad",
+        text = (
             f"The chains disagree about {listed(apart)} ({both}; above {LARGEST_GATE_R_HAT} chains differ). Raise "
-            "GIBBS.num_warmup and GIBBS.num_samples.",
+            "GIBBS.num_warmup and GIBBS.num_samples."
         )
+        return Note("bad", text), "The chains disagree, so nothing is settled yet."
     if lp_r_hat > LARGEST_LOG_JOINT_R_HAT:
-        return Note(
-            "caution",
+        text = (
             "The chains agree about every gate, but sit in different modes of the rest: the R-hat of the log joint is "
             f"{lp_r_hat:.2f}, above {LARGEST_LOG_JOINT_R_HAT}. Believe which processes are there more than H, shares "
             "and bands, which are averages over those modes. Often the dictionary is short of a process, or learnt "
-            "noise lets each chain follow some outputs closely and leave others.",
+            "noise lets each chain follow some outputs closely and leave others."
         )
+        return Note("caution", text), "The chains agree on that, though not on how the outputs load on them."
     chains = f"The {_word(num_chains)} chains agree" if num_chains else "The chains agree"
-    return Note("good", f"{chains} ({both}).")
+    return Note("good", f"{chains} ({both})."), "The chains agree."
 
 
 def _engines_note(table: pd.DataFrame, engines: list[str]) -> list[Note]:
@@ -180,44 +179,19 @@ def _engines_note(table: pd.DataFrame, engines: list[str]) -> list[Note]:
     if len(apart) == 0:
         return [Note("good", f"{listed(names)} agree: no probability differs by more than {difference.max():.2f}.")]
     which = [f"{name} ({first[name]:.2f} and {second[name]:.2f})" for name in apart]
-    return [
-        Note(
-            "caution",
-            f"{listed(names)} differ about {listed(which)}. An SVI fit settles in one mode, and may have stopped too "
-            "early.",
-        )
-    ]
+    text = (
+        f"{listed(names)} differ about {listed(which)}. An SVI fit settles in one mode, and may have stopped too early."
+    )
+    return [Note("caution", text)]
 
 
 def _decoys(table: pd.DataFrame, engine: str) -> list[Note]:
     """A decoy is a latent that its user calls one: it can't be there, so what it explains is something else's."""
     rows = table[(table.engine == engine) & (table.members == 1) & table.latent.str.contains("decoy", case=False)]
+    found = {"on": ("bad", "is on"), "undecided": ("caution", "is not ruled out")}
+    meaning = "a decoy that comes on is a sign of a dictionary short of a process, or of too little noise."
     return [
-        Note(
-            "bad" if status(row.probability) == "on" else "caution",
-            f"{row.latent} {'is on' if status(row.probability) == 'on' else 'is not ruled out'} "
-            f"({row.probability:.2f}): a decoy that comes on is a sign of a dictionary short of a process, or of too "
-            "little noise.",
-        )
-        for row in rows.itertuples()
-        if status(row.probability) != "off"
+        Note(level, f"{row.latent} {is_there} ({row.probability:.2f}): {meaning}")
+        for row in rows[rows.probability > OFF].itertuples()
+        for level, is_there in [found[status(row.probability)]]
     ]
-
-
-def _off(candidates: list[dict[str, Any]]) -> list[Note]:
-    off = [c for c in candidates if c["status"] == "off" and 0 < c["prior"] < 1]
-    return [Note("plain", f"Off: {_numbers(off)}.")] if off else []
-
-
-def _fixed(candidates: list[dict[str, Any]]) -> list[Note]:
-    return [
-        Note("plain", f"{word} by assumption (a prior of {prior}): {listed([c['name'] for c in fixed])}.")
-        for prior, word in ((1, "On"), (0, "Off"))
-        if (fixed := [c for c in candidates if c["prior"] == prior])
-    ]
-
-
-def _groups(table: pd.DataFrame, engine: str) -> list[Note]:
-    names = [str(name) for name in _whole(table, engine).query("members > 1").latent]
-    text = f"Of equal covariance, and so one candidate each: {'; '.join(names)}."
-    return [Note("plain", text)] if names else []
