@@ -275,6 +275,8 @@ def test_a_latent_may_read_one_column():
         ({"outputs": 2.0}, "outputs: .*list of names"),
         ({"inclusion_prob": 1.2}, r"inclusion_prob: .*\[0, 1\]"),
         ({"inclusion_prob": [0.5, 0.5]}, r"inclusion_prob: .*one per latent \(1\)"),
+        ({"inclusion_prob": dist.Beta(np.ones(2), 1.0)}, "inclusion_prob: .*one Beta"),
+        ({"inclusion_prob": dist.Uniform()}, "inclusion_prob: .*one Beta"),
         ({"inclusion_prob": 0.5, "expected_active": 1}, "inclusion_prob or expected_active"),
         ({"expected_active": 3}, "expected_active: .*0 to 1"),
         ({"expected_active": np.nan}, "expected_active: .*nan"),
@@ -296,8 +298,8 @@ def test_bad_arguments(arguments, message):
 @pytest.mark.parametrize(
     ("t", "y", "message"),
     [
-        (T3, Y3.T, r"\(3, 2\) .*got \(2, 3\).*transpose"),
-        (T3, np.zeros((4, 2)), r"inputs of shape \(3,\).*got \(4, 2\)"),
+        (T3, Y3.T, r"\(3, 2\), got \(2, 3\); .*transpose: pass y\.T"),
+        (T3, np.zeros((4, 2)), r"y: .*\(3, 2\), got \(4, 2\)"),
         (T3, np.zeros(6), r"y: .*got \(6,\)"),
         (T3, np.full((3, 2), np.nan), "y: .*6 cells is missing"),
         (T3, np.where(Y3 == 3, np.inf, 0), "y: .*inf in row 1, output 'y2'"),

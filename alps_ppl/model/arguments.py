@@ -61,7 +61,10 @@ def inclusion_probs(
     if inclusion_prob is not None and expected_active is not None:
         raise ValueError("give inclusion_prob or expected_active, not both")
     always = np.isin(latents, list(always_on))
-    if isinstance(inclusion_prob, dist.Beta):
+    if isinstance(inclusion_prob, dist.Distribution):
+        if not isinstance(inclusion_prob, dist.Beta) or inclusion_prob.batch_shape:
+            got = f"{type(inclusion_prob).__name__} of batch shape {inclusion_prob.batch_shape}"
+            raise ValueError(f"inclusion_prob: expected one Beta, whose theta all latents share, got {got}")
         inclusion_prob = float(inclusion_prob.mean)
     if expected_active is not None:
         expected = in_range("expected_active", expected_active, int(always.sum()), len(latents))
