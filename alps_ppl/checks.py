@@ -7,6 +7,7 @@ import reprlib
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from types import UnionType
 from typing import Any
 
 import jax
@@ -53,11 +54,12 @@ def numbers(name: str, value: Any):
         raise wrong from None
 
 
-def in_range(name: str, value: Any, low: float, high: float = np.inf) -> float:
-    """One finite number in [low, high]."""
+def in_range(name: str, value: Any, low: float, high: float = np.inf, *, ends: bool = True) -> float:
+    """One finite number in [low, high], or in (low, high) without the ``ends``."""
     number = numbers(name, value)
-    if number.shape != () or not (np.isfinite(number) and low <= number <= high):
-        raise ValueError(f"{name}: expected a number from {low:g} to {high:g}, got {short(value)}")
+    if number.shape != () or not (np.isfinite(number) and low <= number <= high and (ends or low < number < high)):
+        between = f"from {low:g} to {high:g}" if ends else f"strictly between {low:g} and {high:g}"
+        raise ValueError(f"{name}: expected a number {between}, got {short(value)}")
     return float(number)
 
 
@@ -69,14 +71,6 @@ def positive(name: str, value: Any, shapes: Sequence[tuple[int, ...]], described
     if not (np.isfinite(array) & (array > 0)).all():
         raise ValueError(f"{name}: expected positive, finite numbers, got {short(array.tolist())}")
     return array
-
-
-def probability(name: str, value: Any) -> float:
-    """One number strictly between 0 and 1."""
-    number = numbers(name, value)
-    if number.shape != () or not 0 < number < 1:
-        raise ValueError(f"{name}: expected a probability strictly between 0 and 1, got {short(value)}")
-    return float(number)
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> None:
@@ -92,7 +86,7 @@ def prng_key(rng_key: Any) -> None:
         raise TypeError(f"rng_key: expected a JAX key, e.g. jax.random.key(0), got {short(rng_key)}")
 
 
-def instance(name: str, value: Any, kind: type, expected: str) -> None:
+def instance(name: str, value: Any, kind: type | UnionType, expected: str) -> None:
     """A TypeError unless ``value`` is a ``kind``; ``expected`` says which, and where it comes from."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
@@ -101,15 +95,10 @@ def instance(name: str, value: Any, kind: type, expected: str) -> None:
 def output_names(outputs: int | Iterable[str]) -> tuple[str, ...]:
     """The names themselves, or y1, y2, ... for a number of outputs; an error for anything else."""
     if isinstance(outputs, (int, np.integer)) and not isinstance(outputs, bool):
-        if outputs < 1:
-            raise ValueError(f"outputs: expected at least one, got {outputs}")
-        return tuple(f"y{i + 1}" for i in range(outputs)) if outputs > 1 else ("y",)
-    if isinstance(outputs, str):
-        raise TypeError(f"outputs: expected their number or a list of names, got the string {outputs!r}")
-    try:
-        names = tuple(str(name) for name in outputs)  # type: ignore[union-attr]
-    except TypeError:
-        raise TypeError(f"outputs: expected their number or a list of names, got {short(outputs)}") from None
+        outputs = [f"y{i + 1}" for i in range(outputs)] if outputs != 1 else ["y"]
+    if isinstance(outputs, str) or not isinstance(outputs, Iterable):
+        raise TypeError(f"outputs: expected their number or a list of names, got {short(outputs)}")
+    names = tuple(str(name) for name in outputs)
     if not names or len(set(names)) < len(names):
         raise ValueError(f"outputs: expected at least one name and no name twice, got {list(names)}")
     return names
@@ -118,35 +107,61 @@ def output_names(outputs: int | Iterable[str]) -> tuple[str, ...]:
 def times(inputs: Any, name: str = "inputs") -> Array:
     """Inputs (time,) or (time, column) as a float array in JAX's precision; one column alone becomes (time,)."""
     values = numbers(name, inputs)
-    if values.ndim not in (1, 2):
-        raise ValueError(f"{name}: expected shape (time,) or (time, column), got {values.shape}")
+    time_shape(name, values.shape)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    if values.size == 0:
-        raise ValueError(f"{name}: expected at least one time, got shape {values.shape}")
     if isinstance(values, jax.core.Tracer):
         return values
-    if not np.isfinite(values).all():
-        row = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise ValueError(f"{name}: expected finite numbers, got {values[row]} in row {row}; drop that row")
+    every_time(name, values, values)
     array = jnp.asarray(values)
     if array.dtype == jnp.float32:
         _warn_if_rounded(values, name)
     return array
 
 
+def time_shape(name: str, shape: tuple[int, ...]) -> None:
+    """A ValueError unless it is that of inputs."""
+    if len(shape) not in (1, 2) or 0 in shape:
+        raise ValueError(f"{name}: expected shape (time,) or (time, column) and at least one time, got shape {shape}")
+
+
+def every_time(name: str, values: np.ndarray, given: Any) -> None:
+    """A ValueError that names the first row without a finite time, and what was ``given`` there."""
+    if not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise ValueError(f"{name}: expected a finite time in every row, got {given[row]} in row {row}; drop that row")
+
+
+def by_time(name: str, y: Any, inputs: Any, num_outputs: int | None = None):
+    """``y`` as ``numbers`` (time, output) at ``inputs``, of one output also from (time,); of any number if None."""
+    values = numbers(name, y)
+    if values.ndim == 1 and num_outputs in (1, None):
+        values = values[:, None]
+    found = values.shape[1] if values.ndim == 2 else 1
+    expected = (len(inputs), found if num_outputs is None else num_outputs)
+    if values.shape != expected:
+        transposed = values.shape[1:] == (len(inputs),) and num_outputs in (None, len(values))
+        hint = f"; this looks like its transpose: pass {name}.T" if transposed else ""
+        raise ValueError(
+            f"{name}: expected shape (time, output) = {expected} for inputs of shape {inputs.shape}, got "
+            f"{values.shape}; rows are times, columns are outputs{hint}"
+        )
+    return values
+
+
+def finite_or_missing(y: np.ndarray, outputs: Sequence[str]) -> None:
+    """A ValueError that names the first infinite cell of y (time, output)."""
+    if np.isinf(y).any():
+        row, column = np.argwhere(np.isinf(y))[0]
+        raise ValueError(
+            f"y: expected finite numbers or NaN (a missing cell), got {y[row, column]} in row {row}, output "
+            f"{outputs[column]!r}"
+        )
+
+
 def cells(y: Any, inputs: Array, outputs: Sequence[str]) -> Array:
     """``y`` (time, output) as a float array in JAX's precision, NaN where a cell is missing."""
-    values = numbers("y", y)
-    if values.ndim == 1 and len(outputs) == 1:
-        values = values[:, None]
-    expected = (len(inputs), len(outputs))
-    if values.shape != expected:
-        hint = "; this looks like its transpose: pass y.T" if values.shape == expected[::-1] else ""
-        raise ValueError(
-            f"y: expected shape (time, output) = {expected} for inputs of shape {inputs.shape} and "
-            f"{len(outputs)} output(s), got {values.shape}; rows are times, columns are outputs{hint}"
-        )
+    values = by_time("y", y, inputs, len(outputs))
     columns = getattr(y, "columns", None)
     if columns is not None and set(columns) == set(outputs) and list(columns) != list(outputs):
         raise ValueError(
@@ -154,12 +169,7 @@ def cells(y: Any, inputs: Array, outputs: Sequence[str]) -> Array:
         )
     if isinstance(values, jax.core.Tracer):
         return values
-    if np.isinf(values).any():
-        row, column = np.argwhere(np.isinf(values))[0]
-        raise ValueError(
-            f"y: expected finite numbers or NaN (a missing cell), got {values[row, column]} in row {row}, "
-            f"output {outputs[column]!r}; put NaN there if the cell is missing"
-        )
+    finite_or_missing(values, outputs)
     if np.isnan(values).all():
         raise ValueError(f"y: every one of its {values.size} cells is missing (NaN); nothing to fit")
     if np.nanmax(np.abs(values)) > jnp.finfo(jnp.asarray(0.0).dtype).max:

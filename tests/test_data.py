@@ -121,7 +121,8 @@ def test_repr_counts_observed_cells():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"inputs": T[:4]}, r"with 4 times.*got \(6, 2\); rows are times"),
+        ({"inputs": T[:4]}, r"= \(4, 2\) for inputs of shape \(4,\), got \(6, 2\); rows are times"),
+        ({"y": Y.T}, r"= \(6, 6\) .*got \(2, 6\); .*its transpose: pass y.T"),
         ({"outputs": ["a"]}, "expected 2 names"),
         ({"outputs": ["a", "a"]}, "no name twice"),
         ({"outputs": 2.0}, "outputs: expected their number or a list of names, got 2.0"),
@@ -133,9 +134,9 @@ def test_repr_counts_observed_cells():
         ({"inputs": pd.to_timedelta([0, 1, None, 3, 4, 5], "h")}, "got NaT in row 2; drop that row"),
         ({"inputs": np.where(T == 5, np.nan, T)}, "got nan in row 5; drop that row"),
         ({"inputs": pd.array([0, 1, 2, pd.NA, 4, 5], "Int64")}, "in row 3; drop that row"),
-        ({"inputs": [[1.0], [2.0, 3.0]]}, "inputs: expected as many columns in every row"),
-        ({"inputs": 3.0}, r"expected shape \(time,\) or \(time, column\), got \(\)"),
-        ({"inputs": pd.date_range("2024", periods=4)}, r"with 4 times.*got \(6, 2\); rows are times"),
+        ({"inputs": [[1.0], [2.0, 3.0]]}, "inhomogeneous shape"),
+        ({"inputs": 3.0}, r"expected shape \(time,\) or \(time, column\) .*got shape \(\)"),
+        ({"inputs": pd.date_range("2024", periods=4)}, r"= \(4, 2\) .*got \(6, 2\); rows are times"),
         ({"inputs": [1, "2024-01-01", 3, 4, 5, 6]}, "inputs: expected"),
         ({"y": Y * [1.0, 1e200]}, "got up to 1e.201 in output '2'; rescale it, e.g. divide it by 1e.201$"),
         ({"y": Y * [1e-200, 1.0]}, "got up to 2e-198 in output '1'; rescale it"),
@@ -188,5 +189,5 @@ def test_times_of_another_kind_are_an_error():
         dates.to_inputs(["soon"])
     with pytest.raises(TypeError, match="times: expected a number or a rectangular array of numbers, got"):
         alps.Data(np.arange(3.0), np.ones(3)).conversion.to_inputs(["2026-01-05"])
-    with pytest.raises(ValueError, match="times: expected a time in every row, got nan in row 1; drop that row"):
+    with pytest.raises(ValueError, match="times: expected a finite time in every row, got nan in row 1; drop that row"):
         alps.Data(np.arange(3.0), np.ones(3)).conversion.to_inputs([1.0, np.nan])

@@ -298,8 +298,8 @@ def test_bad_arguments(arguments, message):
 @pytest.mark.parametrize(
     ("t", "y", "message"),
     [
-        (T3, Y3.T, r"\(3, 2\), got \(2, 3\); .*transpose: pass y\.T"),
-        (T3, np.zeros((4, 2)), r"y: .*\(3, 2\), got \(4, 2\)"),
+        (T3, Y3.T, r"\(3, 2\) .*got \(2, 3\).*transpose"),
+        (T3, np.zeros((4, 2)), r"inputs of shape \(3,\).*got \(4, 2\)"),
         (T3, np.zeros(6), r"y: .*got \(6,\)"),
         (T3, np.full((3, 2), np.nan), "y: .*6 cells is missing"),
         (T3, np.where(Y3 == 3, np.inf, 0), "y: .*inf in row 1, output 'y2'"),

@@ -130,9 +130,7 @@ def test_errors_name_the_place(tmp_path, text, arguments, message):
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(FileNotFoundError):
         alps.read_table(tmp_path / "none.csv")
-    with pytest.raises(
-        ValueError, match=r"expected text in UTF-8, got bytes that aren't; save it as UTF-8, or name its encoding"
-    ):
+    with pytest.raises(ValueError, match=r"can't decode byte .*; save it as UTF-8, or name its encoding"):
         alps.read_table(write(tmp_path, "t,é\n1,2\n", "cp1252"))
 
 
@@ -208,7 +206,7 @@ def test_months_ahead_are_months(forecast, last):
         ({"hold_out": "100%"}, "hold_out: expected some of the 5 rows, but not all"),
         ({"hold_out": -1}, "hold_out: expected a positive duration, got -1"),
         ({"hold_out": 0}, "hold_out: expected a positive duration"),
-        ({"hold_out": "soon"}, "hold_out: expected a duration such as 24h or 4d, or a number, got 'soon'"),
+        ({"hold_out": "soon"}, "hold_out: expected a duration such as 24h or 4d, or a finite number, got 'soon'"),
         ({"forecast": 0.5}, "forecast: expected from one step, 1 here, to 100,000 of them, got 0.5"),
         ({"forecast": 1e9}, "forecast: expected from one step, 1 here, to 100,000 of them, got 1000000000.0"),
     ],

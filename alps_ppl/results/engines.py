@@ -104,10 +104,8 @@ def _of_mixing(trees: Mapping[str, xr.DataTree]) -> Iterator[dict[str, Any]]:
     first = next(iter(posteriors.values()))
     for j in np.flatnonzero(on):
         for i, output in enumerate(first["output"].values.astype(str)):
-            H = {
-                name: p["H"].isel(latent=j, output=i).where(p["b"].isel(latent=j) == 1)
-                for name, p in posteriors.items()
-            }
+            here = {name: p[["H", "b"]].isel(latent=j, output=i) for name, p in posteriors.items()}
+            H = {name: p["H"].where(p["b"] == 1) for name, p in here.items()}
             of = f"{output}, {first['latent'].values[j]}"
             yield {"quantity": "H mean", "of": of} | {name: float(h.mean()) for name, h in H.items()}
             yield {"quantity": "H sd", "of": of} | {name: float(h.std()) for name, h in H.items()}

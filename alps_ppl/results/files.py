@@ -33,21 +33,12 @@ ENGINES: dict[str, type[SVIFit] | type[GibbsFit]] = {"svi": SVIFit, "gibbs": Gib
 def save(fit: Fit, path: str | Path, *, tree: xr.DataTree | None = None, conversion: Conversion | None = None) -> None:
     """Write a fit to a netCDF file that ``load`` and ArviZ read; one that is there is replaced.
 
-    Parameters
-    ----------
-    fit
-        Of ``fit_svi``, ``fit_gibbs`` or ``from_mcmc``.
-    path
-        The file's name, in a folder that there is.
-    tree
-        ``to_datatree(fit)``, whose groups the file then has. Without it the file has neither draws of x nor of y, which
-        ``load`` doesn't need.
-    conversion
-        Of the ``Data`` that was fitted: how its times and units become those of predictions.
-
-    Draws of x, y and the log likelihood are stored in single precision, everything that predictions come from in full.
-    A covariance of a class that isn't tinygp's can't be described in a file: a warning says so, and such a file needs
-    the model again, ``load(path, model=model)``. Raises a TypeError or ValueError for what is none of these.
+    ``tree`` is ``to_datatree(fit)``, whose groups the file then has; without it the file has neither draws of x nor of
+    y, which ``load`` doesn't need. ``conversion`` is that of the ``Data`` fitted: how its times and units become those
+    of predictions. Draws of x, y and the log likelihood are stored in single precision, everything that predictions
+    come from in full. A covariance of a class that isn't tinygp's can't be described in a file: a warning says so, and
+    such a file needs the model again, ``load(path, model=model)``. Raises a TypeError for what isn't a fit, and a
+    ValueError for a path without a folder or another fit's tree.
     """
     check_fit(fit)
     path = Path(path)
@@ -57,13 +48,8 @@ def save(fit: Fit, path: str | Path, *, tree: xr.DataTree | None = None, convers
     if not np.array_equal(tree["posterior"]["H"], fit.samples["H"]):
         raise ValueError("tree: expected to_datatree's result for this fit, with all of its draws, got other draws")
     description = describe(fit.model)
-    if strangers := foreign(description):
-        warnings.warn(
-            f"{path}: the file can't hold {', '.join(dict.fromkeys(strangers))}; to read it, make the model again and "
-            "pass it: alps.load(path, model=model)",
-            UserWarning,
-            stacklevel=2,
-        )
+    if lacking := _not_in_a_file(path, description):
+        warnings.warn(lacking, UserWarning, stacklevel=2)
     group = xr.Dataset(fit.arrays())
     group["inputs"] = (("time", "column")[: fit.inputs.ndim], np.asarray(fit.inputs))
     group["y"] = (("time", "output"), np.asarray(fit.y))
@@ -138,18 +124,20 @@ def _opened(path: str | Path) -> xr.DataTree:
 
 
 def _model(path: str | Path, description: dict, model: ALPS | None) -> ALPS:
-    """The model that is described, or ``model`` if it is that one."""
     if model is not None:
         checks.instance("model", model, ALPS, "the alps_ppl.ALPS that was fitted")
         if json.loads(json.dumps(describe(model))) != description:
             raise ValueError(f"model: expected the one that was fitted and saved in {path}, got another, {model}")
         return model
-    if strangers := foreign(description):
-        raise ValueError(
-            f"{path}: its model has {', '.join(dict.fromkeys(strangers))}, which a file can't hold; make the model "
-            "again and pass it: alps.load(path, model=model)"
-        )
+    if lacking := _not_in_a_file(path, description):
+        raise ValueError(lacking)
     return rebuild(description)
+
+
+def _not_in_a_file(path: str | Path, description: dict) -> str:
+    """What to say of covariances that aren't tinygp's, empty where all are."""
+    names = ", ".join(dict.fromkeys(foreign(description)))
+    return f"{path}: a file can't hold {names}; make the model again: alps.load(path, model=model)" if names else ""
 
 
 def _draws(group: xr.Dataset, model: ALPS) -> dict[str, np.ndarray]:

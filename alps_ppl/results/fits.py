@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpyro.infer import MCMC
 
+from alps_ppl import checks
 from alps_ppl.gibbs.posterior import GibbsFit
 from alps_ppl.svi.posterior import SVIFit
 
@@ -13,19 +14,10 @@ Fit = SVIFit | GibbsFit
 
 
 def check_fit(fit: Any, name: str = "fit", expected: str = "what fit_svi, fit_gibbs or load returned") -> None:
-    """A TypeError unless it is a fit of one of the engines.
-
-    Parameters
-    ----------
-    fit
-        What was passed.
-    name, expected
-        What the error calls it, and says that it should be.
-    """
+    """A TypeError unless it is a fit of one of the engines."""
     if isinstance(fit, MCMC):
         raise TypeError(f"{name}: expected {expected}, got NumPyro's MCMC; alps.from_mcmc(mcmc) makes a fit of it")
-    if not isinstance(fit, Fit):
-        raise TypeError(f"{name}: expected {expected}, got {type(fit).__name__}")
+    checks.instance(name, fit, Fit, expected)
 
 
 def check_finite(**draws: Any) -> None:

@@ -55,21 +55,15 @@ def predict(
 
     Raises a ValueError or TypeError for what is none of these, and for draws that aren't finite.
     """
-    checks.probability("interval", interval)
+    checks.in_range("interval", interval, 0.0, 1.0, ends=False)
     return summarise(predictive(fit, new_inputs, num_draws), interval=interval, include_noise=include_noise)
 
 
 def log_predictive_density(fit: Fit, new_inputs: Any, new_y: Any, *, num_draws: int = 1000) -> xr.DataArray:
     """Log p(y_i(t) | Y) of each cell of ``new_y`` by itself, (time, output), in nats; NaN where it is missing.
 
-    Parameters
-    ----------
-    fit, new_inputs, num_draws
-        As in ``predict``.
-    new_y
-        (time, output) in the unit of the fitted y, with NaN for a missing cell.
-
-    Raises a ValueError or TypeError for what is none of these.
+    ``new_y`` is (time, output) in the unit of the fitted y, with NaN for a missing cell. The other arguments are
+    ``predict``'s, and so are the errors.
     """
     draws = predictive(fit, new_inputs, num_draws)
     # Without the inputs of several columns, whose dimension an array of (time, output) hasn't.
@@ -97,15 +91,7 @@ def predictive(fit: Fit, new_inputs: Any, num_draws: int = 1000) -> PredictiveDr
 
 
 def summarise(draws: PredictiveDraws, *, interval: float = 0.9, include_noise: bool = True) -> xr.Dataset:
-    """``predict``'s Dataset.
-
-    Parameters
-    ----------
-    draws
-        Of ``predictive``.
-    interval, include_noise
-        As in ``predict``.
-    """
+    """``predict``'s Dataset."""
     latents = draws.latents
     if not include_noise:
         latents = latents._replace(noise_variance=jnp.zeros_like(latents.noise_variance))
@@ -120,11 +106,8 @@ def summarise(draws: PredictiveDraws, *, interval: float = 0.9, include_noise: b
 
 def log_density(draws: PredictiveDraws, new_y: Any) -> Float[np.ndarray, "time output"]:
     """``log_predictive_density`` as a plain array. Raises a ValueError for cells of another shape."""
-    expected = (len(draws.new_inputs), len(draws.outputs))
-    cells = checks.numbers("new_y", new_y)
-    if cells.shape != expected and not (cells.ndim == 1 and (*cells.shape, 1) == expected):
-        raise ValueError(f"new_y: expected shape (time, output) = {expected}, got {cells.shape}")
-    return np.asarray(_log_density(draws.latents, jnp.asarray(cells.reshape(expected))))
+    cells = checks.by_time("new_y", new_y, draws.new_inputs, len(draws.outputs))
+    return np.asarray(_log_density(draws.latents, jnp.asarray(cells)))
 
 
 @jax.jit

@@ -38,8 +38,6 @@ def inclusion_sensitivity(
             "tree: expected a Gibbs run's; SVI's q holds the gates apart, so that its draws can't be weighted into "
             "another prior's posterior; fit again with that prior"
         )
-    if len(inclusion_probs) == 0:
-        raise ValueError("inclusion_probs: expected at least one probability, got none")
     gates, _ = gates_of(tree)
     constant = tree["constant_data"].to_dataset()
     prior = constant["prior_inclusion_prob"].values
@@ -61,15 +59,10 @@ def inclusion_sensitivity(
         turned = np.where(never, change, np.where(always, 1 / np.maximum(change, TINY), 0.0))
         certain = (prior == 0) | (prior == 1)
         unseen = np.where(certain, 0.0, np.minimum(1.0, 3 / (share * num_draws) * turned))
-        columns = {
-            "inclusion_prob": prob,
-            "latent": tree["posterior"]["latent"].to_numpy().astype(str),
-            "probability": (weight[..., None] * gates).sum((0, 1)),
-            "ess": ess,
-            "unseen": unseen,
-            "reliable": (ess >= 100) & (unseen <= 0.05),
-        }
-        frames.append(pd.DataFrame(columns))
+        frame = pd.DataFrame({"inclusion_prob": prob, "latent": tree["posterior"]["latent"].to_numpy().astype(str)})
+        frame["probability"] = (weight[..., None] * gates).sum((0, 1))
+        reliable = (ess >= 100) & (unseen <= 0.05)
+        frames.append(frame.assign(ess=ess, unseen=unseen, reliable=reliable))
     return pd.concat(frames, ignore_index=True)
 
 

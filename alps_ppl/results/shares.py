@@ -23,7 +23,7 @@ def variance_shares(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
     shares of an output add to 1. All are NaN for an output without two different observed values. SVI's draws of x
     are not paths (see ``to_datatree``), which lifts its shares of slow latents a little.
     """
-    checks.probability("interval", interval)
+    checks.in_range("interval", interval, 0.0, 1.0, ends=False)
     tails = [0.5 - interval / 2, 0.5 + interval / 2]
     rows = []
     for engine, tree in as_trees(trees, groups=("posterior", "observed_data"), needs="x").items():

@@ -50,19 +50,7 @@ def to_datatree(fit: Fit, *, num_draws: int | None = None) -> xr.DataTree:
 
 
 def tree_of(fit: Fit, *, x: bool = False, y: bool = False, num_draws: int | None = None) -> xr.DataTree:
-    """``to_datatree``'s tree with as much as is needed.
-
-    Parameters
-    ----------
-    fit
-        Of either engine.
-    x
-        Whether the posterior has x.
-    y
-        Whether there are posterior_predictive and log_likelihood.
-    num_draws
-        At most so many draws of each chain, evenly spread; None: all.
-    """
+    """``to_datatree``'s tree, with x in the posterior and posterior_predictive and log_likelihood of y if need be."""
     from arviz_base import from_dict
 
     model = fit.model
@@ -90,36 +78,17 @@ def tree_of(fit: Fit, *, x: bool = False, y: bool = False, num_draws: int | None
 
 
 def as_trees(given: Any, *, needs: str = "b", groups: Sequence[str] = ("posterior",)) -> dict[str, xr.DataTree]:
-    """Trees by engine, from a tree or a fit, or from several by name.
-
-    Parameters
-    ----------
-    given
-        Fits, or ``to_datatree``'s trees. A fit's tree has draws of x if they are needed, and none of y.
-    needs
-        The site of which each must have draws.
-    groups
-        The groups that each must have.
-
-    Raises a TypeError or ValueError for what is none of these.
-    """
+    """Trees by engine, from a tree or a fit, or from several by name; each as ``as_tree`` has it."""
     if isinstance(given, xr.DataTree) or not isinstance(given, Mapping):  # a DataTree is a Mapping, too
         tree = as_tree(given, needs=needs, groups=groups)
         return {tree.attrs.get("engine", "posterior"): tree}
-    if not given:
-        raise ValueError("trees: expected at least one tree or fit, got none")
     return {engine: as_tree(one, f"trees[{engine!r}]", needs=needs, groups=groups) for engine, one in given.items()}
 
 
 def as_tree(given: Any, name: str = "tree", *, needs: str = "b", groups: Sequence[str] = ("posterior",)) -> xr.DataTree:
-    """One tree, from a tree or a fit.
+    """One tree, from a tree or a fit, with draws of the site that is needed and with these ``groups``.
 
-    Parameters
-    ----------
-    given, needs, groups
-        As in ``as_trees``.
-    name
-        What errors call it.
+    A fit's tree has draws of x if they are needed, and none of y. Raises a TypeError or ValueError for what is neither.
     """
     if not isinstance(given, xr.DataTree):
         check_fit(given, name, "a fit or its to_datatree")
@@ -141,16 +110,12 @@ def _prior(model: ALPS) -> dict[str, np.ndarray]:
         "prior_of_group": np.array([model.prior_any(np.flatnonzero(group == g)) for g in group]),
         "gate": model.gate_of,
     }
-    beta = model.inclusion_prior
-    return (
-        prior
-        if beta is None
-        else prior | {"inclusion_concentration": np.array([beta.concentration1, beta.concentration0])}
-    )
+    if (beta := model.inclusion_prior) is not None:
+        prior["inclusion_concentration"] = np.array([beta.concentration1, beta.concentration0])
+    return prior
 
 
 def _of_y(fit: Fit, sites: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
-    """Draws of y given the sites, (chain, draw, time, output), and the log likelihood of its cells."""
     flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in sites.items()}
     draws, likelihood = _draws_of_y(fit.model, flat, fit.inputs, fit.y)
     shape = (*sites["b"].shape[:2], *fit.y.shape)

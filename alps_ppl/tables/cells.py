@@ -22,17 +22,9 @@ WITH_DECIMAL = r"(?<![^\0])\s*[-+]?\d*{}\d+(?:[eE][-+]?\d+)?\s*(?![^\0])"
 
 
 def read_file(path: Path, separator: str | None = None, encoding: str = "utf-8-sig") -> pd.DataFrame:
-    """A CSV file's rows as text, NaN where a cell is missing, or a Parquet file's as pandas reads it.
-
-    Parameters
-    ----------
-    path, separator, encoding
-        As ``read_table`` has them.
-    """
-    return _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path, separator, encoding)
-
-
-def _read_csv(path: Path, separator: str | None, encoding: str) -> pd.DataFrame:
+    """A CSV file's rows as text, NaN where a cell is missing, or a Parquet file's as pandas reads it."""
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return _read_parquet(path)
     try:
         separator, header = _header(path, separator, encoding)
         _check_header(path, header)
@@ -43,14 +35,8 @@ def _read_csv(path: Path, separator: str | None, encoding: str) -> pd.DataFrame:
                 path, sep=separator, encoding=encoding, dtype=object, na_values=MISSING, skipinitialspace=True,
                 index_col=False, low_memory=False,
             )  # fmt: skip
-    except UnicodeError:
-        name = "UTF-8" if encoding == "utf-8-sig" else encoding
-        raise ValueError(
-            f"{path.name}: expected text in {name}, got bytes that aren't; save it as UTF-8, or name its encoding, "
-            "e.g. cp1252"
-        ) from None
-    except LookupError:
-        raise ValueError(f"encoding: expected the name of one, e.g. utf-8 or cp1252, got {encoding!r}") from None
+    except (UnicodeError, LookupError) as error:
+        raise ValueError(f"{path.name}: {error}; save it as UTF-8, or name its encoding, e.g. cp1252") from None
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, csv.Error) as error:
         reason = str(error).strip()
         raise ValueError(f"{path.name}: expected as many cells in every row as in the header: {reason}") from None
@@ -88,9 +74,7 @@ def _check_header(path: Path, header: list[str]) -> None:
             f"{path.name}: expected a name for every column, got none for columns {listed(nameless)}; name or delete "
             "them"
         )
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise ValueError(f"{path.name}: expected column names that differ, got {short(twice)} more than once")
+    _check_names(path, header)
     number = r"[-+]?\d*[.,]?\d+(?:[eE][-+]?\d+)?"
     if all(re.fullmatch(number, name) or not not_dates([name])[0] for name in header):
         raise ValueError(f"{path.name}: expected a line with the columns' names first, got {short(header)}")
@@ -101,16 +85,16 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         table = pd.read_parquet(path)
     except ImportError:
         raise ValueError(f"{path.name}: reading Parquet needs pyarrow; install it, or save the table as CSV") from None
-    except OSError:
-        raise
-    except Exception as error:  # pyarrow's own
-        raise ValueError(f"{path.name}: expected a Parquet file, got {short(str(error))}") from None
     if not isinstance(table.index, pd.RangeIndex):
         table = table.reset_index()
     names = [_on_one_line(str(name)) for name in table.columns]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{path.name}: expected column names that differ, got {short(names)}")
+    _check_names(path, names)
     return table.set_axis(names, axis=1)
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{path.name}: expected column names that differ, got {short(twice)} more than once")
 
 
 def decimal_sign(raw: pd.DataFrame) -> str:

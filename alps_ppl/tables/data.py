@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from alps_ppl.checks import numbers, output_names, short
+from alps_ppl.checks import by_time, finite_or_missing, numbers, output_names, short
 from alps_ppl.tables.dates import numbers_since, read_times
 
 # Of an output's largest value, and one over it the smallest: sums of its squares are then numbers.
@@ -21,24 +21,10 @@ LARGEST = 1e150
 class Conversion:
     """From a table's times to a model's inputs, and from standardised outputs to the table's units.
 
-    It is what a file keeps of the ``Data`` beside a posterior.
-
-    Parameters
-    ----------
-    outputs
-        The outputs' names.
-    loc, scale
-        (output,) each output's observed training mean and sd, in its unit.
-    units
-        The unit of each output that has one.
-    input_label
-        What the inputs are, for figures.
-    columns
-        The names of the inputs' columns.
-    origin
-        The date from which inputs are counted, as ISO 8601 text; None where times weren't dates.
-    step
-        What they are counted in, "hours" or "days"; None where times are plain numbers.
+    It is what a file keeps of the ``Data`` beside a posterior. ``loc``, ``scale`` (output,) are each output's observed
+    training mean and sd, in its unit; ``columns`` are the names of the inputs' columns. ``origin`` is the date from
+    which inputs are counted, as ISO 8601 text (None where times weren't dates), ``step`` what they are counted in,
+    "hours" or "days" (None where times are plain numbers).
     """
 
     outputs: list[str]
@@ -68,13 +54,10 @@ class Conversion:
                 f"prediction: expected this table's outputs, {short(self.outputs)}, got {short(outputs)}; "
                 "give the model data.outputs"
             )
-        loc, scale = (
-            xr.DataArray(values, dims="output", coords={"output": self.outputs}) for values in (self.loc, self.scale)
-        )
-        scaled = prediction * scale
-        return scaled.assign({name: scaled[name] + loc for name in ("mean", "lower", "upper")}).assign_attrs(
-            prediction.attrs
-        )
+        coords = {"output": self.outputs}
+        scaled = (prediction * xr.DataArray(self.scale, coords, ["output"])).assign_attrs(prediction.attrs)
+        loc = xr.DataArray(self.loc, coords, ["output"])
+        return scaled.assign({name: scaled[name] + loc for name in ("mean", "lower", "upper")})
 
 
 class Data:
@@ -116,13 +99,7 @@ class Data:
         self.inputs, self.dates, self.input_unit, self._origin = times.values, times.dates, times.unit, times.origin
         self.input_label = input_label or times.label
         self._columns = _column_names(inputs, self.inputs)
-        values = _cells(y)
-        self.y = values[:, None] if values.ndim == 1 else values
-        if self.y.ndim != 2 or len(self.y) != len(self.inputs):
-            raise ValueError(
-                f"y: expected shape (time, output) with {len(self.inputs)} times, as in inputs of shape "
-                f"{self.inputs.shape}, got {self.y.shape}; rows are times, columns are outputs"
-            )
+        self.y = by_time("y", _cells(y), self.inputs)
         self.outputs = _names(y, self.y.shape[1], outputs)
         _check_sizes(self.y, self.outputs)
         self.units = dict(units or {})
@@ -218,13 +195,7 @@ def _names(y: Any, count: int, outputs: Sequence[str] | None) -> list[str]:
 
 
 def _check_sizes(y: np.ndarray, outputs: Sequence[str]) -> None:
-    """A ValueError for infinite values, and where squares would overflow or underflow."""
-    if np.isinf(y).any():
-        row, column = np.argwhere(np.isinf(y))[0]
-        raise ValueError(
-            f"y: expected finite numbers or NaN (a missing cell), got {y[row, column]} in row {row}, "
-            f"output {outputs[column]!r}"
-        )
+    finite_or_missing(y, outputs)
     largest = np.where(np.isnan(y), 0.0, np.abs(y)).max(0, initial=0.0)
     for name, size in zip(outputs, largest, strict=True):
         if size > LARGEST or 0 < size < 1 / LARGEST:

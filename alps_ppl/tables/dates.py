@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from alps_ppl.checks import numbers, short
+from alps_ppl.checks import every_time, numbers, short, time_shape
 
 
 class Times(NamedTuple):
@@ -32,12 +32,8 @@ def read_times(inputs: Any) -> Times:
 
     Raises a ValueError or TypeError for other shapes, what is none of the three, and a missing time.
     """
-    try:
-        stamps = np.asarray(inputs)
-    except ValueError:
-        raise TypeError(f"inputs: expected as many columns in every row, got {short(inputs)}") from None
-    if stamps.ndim not in (1, 2) or stamps.size == 0:
-        raise ValueError(f"inputs: expected shape (time,) or (time, column), got {stamps.shape}")
+    stamps = np.asarray(inputs)
+    time_shape("inputs", stamps.shape)
     flat = stamps.reshape(-1)
     if _are_dates(stamps):
         dates = _read_dates(flat, "inputs")
@@ -49,33 +45,31 @@ def read_times(inputs: Any) -> Times:
         times = Times(values, unit, unit)
     else:
         times = Times(numbers("inputs", inputs), str(getattr(inputs, "name", None) or "t"))
-    return times._replace(values=_finite(times.values.reshape(stamps.shape), stamps, "inputs"))
+    times = times._replace(values=times.values.reshape(stamps.shape))
+    every_time("inputs", times.values, stamps)
+    return times
 
 
 def numbers_since(times: Any, origin: str | None, unit: str | None) -> Float[np.ndarray, "time *column"]:
-    """Later times as ``read_times`` has given those of ``origin`` and ``unit``.
+    """Later times, of any shape, as ``read_times`` has given those of ``origin`` and ``unit``.
 
-    Parameters
-    ----------
-    times
-        Of any shape, in any order: dates where there is an ``origin``, durations where there is only a ``unit``,
-        numbers where there is neither. A TypeError for times of another kind, a ValueError for a missing one.
-    origin
-        The date that is zero, as ISO 8601 text, in UTC or without a zone.
-    unit
-        "hours" or "days".
+    Dates where there is an ``origin`` (the date that is zero, as ISO 8601 text, in UTC or without a zone), durations
+    where there is only a ``unit`` ("hours" or "days"), numbers where there is neither. A TypeError for times of another
+    kind, a ValueError for a missing one.
     """
     stamps = np.asarray(times)
     flat = stamps.reshape(-1)
     if unit is None:
-        return _finite(numbers("times", times), stamps, "times")
-    if origin is None:
-        since = _read_durations(flat)
-    elif _are_dates(stamps):
-        since = _read_dates(flat, "times") - pd.Timestamp(origin)
+        values = numbers("times", times)
     else:
-        raise TypeError(f"times: expected dates, as those that were fitted, got {short(str(flat[0]))}")
-    return _finite((_hours(since) / (24 if unit == "days" else 1)).reshape(stamps.shape), stamps, "times")
+        # pandas takes numbers for nanoseconds.
+        if flat.dtype.kind in "biuf" if origin is None else not _are_dates(stamps):
+            kind = "durations" if origin is None else "dates"
+            raise TypeError(f"times: expected {kind}, as those that were fitted, got {short(str(flat[0]))}")
+        since = pd.to_timedelta(flat) if origin is None else _read_dates(flat, "times") - pd.Timestamp(origin)
+        values = (_hours(since) / (24 if unit == "days" else 1)).reshape(stamps.shape)
+    every_time("times", values, stamps)
+    return values
 
 
 def in_utc(cells: Any) -> pd.DatetimeIndex:
@@ -123,15 +117,6 @@ def _read_dates(flat: np.ndarray, name: str) -> pd.DatetimeIndex:
         ) from None
 
 
-def _read_durations(flat: np.ndarray) -> pd.TimedeltaIndex:
-    try:
-        if flat.dtype.kind in "biuf":
-            raise TypeError("pandas takes numbers for nanoseconds")
-        return pd.to_timedelta(flat)
-    except (TypeError, ValueError):
-        raise TypeError(f"times: expected durations, as those that were fitted, got {short(str(flat[0]))}") from None
-
-
 def _hours(durations: pd.TimedeltaIndex) -> np.ndarray:
     return np.asarray(durations / pd.Timedelta(hours=1))
 
@@ -141,10 +126,3 @@ def _hours_or_days(durations: pd.TimedeltaIndex) -> tuple[np.ndarray, str]:
     steps = np.diff(np.unique(hours[~np.isnan(hours)]))
     days = steps.size > 0 and np.median(steps) >= 24
     return (hours / 24, "days") if days else (hours, "hours")
-
-
-def _finite(values: np.ndarray, stamps: np.ndarray, name: str) -> np.ndarray:
-    if not np.isfinite(values).all():
-        row = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise ValueError(f"{name}: expected a time in every row, got {stamps[row]} in row {row}; drop that row")
-    return values

@@ -30,12 +30,10 @@ def duration(text: str | float, unit: str | None = None) -> float:
     1.5
     """
     match = re.fullmatch(rf"\s*({NUMBER})\s?([A-Za-z]*)\s*", str(text))
-    if match is None:
-        raise ValueError(f"expected a duration such as 24h or 4d, or a number, got {text!r}")
+    if match is None or not np.isfinite(float(match[1])):
+        raise ValueError(f"expected a duration such as 24h or 4d, or a finite number, got {text!r}")
     number, suffix = float(match[1]), match[2]
     unit = unit_name(unit)
-    if not np.isfinite(number):
-        raise ValueError(f"expected a finite number, got {text!r}")
     if not suffix:
         return number
     if suffix not in DURATIONS:

@@ -7,7 +7,7 @@ durations such as 24h. Python's parser reads it, and nothing in it is ever evalu
 import ast
 import re
 import warnings
-from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,13 +59,7 @@ def covariance(text: str, *, unit: str | None = None, inputs: Any = None) -> Cov
 
 
 def parse(text: str, *, unit: str | None = None, inputs: Any = None) -> Parsed:
-    """``covariance``, with its source for a model file (``alps`` and tinygp's ``kernels`` imported) and its times.
-
-    Parameters
-    ----------
-    text, unit, inputs
-        As ``covariance`` has them.
-    """
+    """``covariance``, with its source for a model file (``alps`` and tinygp's ``kernels`` imported) and its times."""
     if not isinstance(text, str):
         raise TypeError(f"covariance: expected text such as 'rbf(4d)', got {short(text)}")
     if len(text) > LONGEST:
@@ -187,40 +181,32 @@ def _bracketed(source: str) -> str:
     return f"({source})" if isinstance(body, ast.BinOp) and isinstance(body.op, ast.Add) else source
 
 
-def _of_lengthscale(name: str) -> tuple[Callable, list[str], list[float]]:
-    """A tinygp covariance of one lengthscale."""
-
-    def build(scale: float) -> Parsed:
-        return Parsed(getattr(kernels, name)(scale=scale), f"kernels.{name}(scale={scale!r})", (), (scale,))
-
-    return build, ["lengthscale"], []
-
-
-def _linear_periodic(period: float) -> Parsed:
-    return Parsed(linear_periodic(period), f"alps.linear_periodic({period!r})", (period,))
-
-
 def _periodic(period: float, lengthscale: float) -> Parsed:
     gamma = 2.0 / lengthscale**2
     source = f"kernels.ExpSineSquared(scale={period!r}, gamma={gamma!r})"
     return Parsed(kernels.ExpSineSquared(scale=period, gamma=gamma), source, (period,))
 
 
-def _rational_quadratic(scale: float, alpha: float) -> Parsed:
-    source = f"kernels.RationalQuadratic(scale={scale!r}, alpha={alpha!r})"
-    return Parsed(kernels.RationalQuadratic(scale=scale, alpha=alpha), source, (), (scale,))
+def _of_lengthscale(name: str, scale: float, **more: float) -> Parsed:
+    """A tinygp covariance of one lengthscale."""
+    arguments = ", ".join(f"{key}={value!r}" for key, value in {"scale": scale, **more}.items())
+    return Parsed(getattr(kernels, name)(scale=scale, **more), f"kernels.{name}({arguments})", (), (scale,))
 
 
 PURE_NUMBERS = ("relative lengthscale", "alpha", "variance")
 # How a covariance is built, its parameters, and the defaults of the last ones.
 FUNCTIONS: dict[str, Any] = {
-    "linear_periodic": (_linear_periodic, ["period"], []),
+    "linear_periodic": (lambda p: Parsed(linear_periodic(p), f"alps.linear_periodic({p!r})", (p,)), ["period"], []),
     "periodic": (_periodic, ["period", "relative lengthscale"], [1.0]),
-    "rbf": _of_lengthscale("ExpSquared"),
-    "matern12": _of_lengthscale("Exp"),
-    "matern32": _of_lengthscale("Matern32"),
-    "matern52": _of_lengthscale("Matern52"),
-    "rational_quadratic": (_rational_quadratic, ["lengthscale", "alpha"], [1.0]),
+    "rbf": (partial(_of_lengthscale, "ExpSquared"), ["lengthscale"], []),
+    "matern12": (partial(_of_lengthscale, "Exp"), ["lengthscale"], []),
+    "matern32": (partial(_of_lengthscale, "Matern32"), ["lengthscale"], []),
+    "matern52": (partial(_of_lengthscale, "Matern52"), ["lengthscale"], []),
+    "rational_quadratic": (
+        lambda scale, alpha: _of_lengthscale("RationalQuadratic", scale, alpha=alpha),
+        ["lengthscale", "alpha"],
+        [1.0],
+    ),
     "linear": (lambda c, s: Parsed(linear(c, s), f"alps.linear({c!r}, {s!r})"), ["center", "scale"], []),
     "constant": (lambda v: Parsed(kernels.Constant(v), f"kernels.Constant({v!r})"), ["variance"], [1.0]),
 }

@@ -43,16 +43,8 @@ def propose(
     where a sine of it explains nearly all that is slow. The slow process is a Matern-1/2 with an eighth of the span as
     its lengthscale, the rough one has a sixtieth.
 
-    Parameters
-    ----------
-    t
-        (time,) the inputs, in any order.
-    y
-        (time, output) the training cells, NaN where missing.
-    unit
-        What ``t`` is in, such as "hours"; None: plain numbers, for which there is no calendar.
-
-    Raises a ValueError if all times are one.
+    ``t`` (time,) are the inputs, in any order, in ``unit``, such as "hours" (None: plain numbers, for which there is no
+    calendar); ``y`` the training cells, NaN where missing. Raises a ValueError if all times are one.
     """
     t, y = _binned(np.asarray(t, float), np.asarray(y, float))
     span = np.ptp(t)
@@ -76,16 +68,8 @@ def decoys(
     rounded to two digits. Left out are those within 5 % or a cycle over the span of a period's first six harmonics
     or multiples, those as near another decoy, and those that the step or the span can't show.
 
-    Parameters
-    ----------
-    number
-        How many. Raises a ValueError if too few are left.
-    periods
-        Those of the processes that are offered, in the unit of ``t``.
-    t
-        (time,) the inputs.
-    unit
-        What ``t`` is in, such as "hours"; None: plain numbers.
+    ``periods`` are those of the processes that are offered, in the unit of the inputs ``t``. Raises a ValueError if
+    fewer than ``number`` are left.
     """
     span, step = float(np.ptp(t)), float(np.median(np.diff(np.unique(t))))
     base = min(periods, default=span / 10)
@@ -167,20 +151,16 @@ def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float
     return found
 
 
-def _without(y: list, periods: Sequence[float] | np.ndarray) -> list:
+def _without(y: list, periods: np.ndarray) -> list:
     """Each output less a straight line and sines of these periods, by least squares, standardised."""
     rest = []
     for t, values in y:
-        basis = _sines(t, periods)
+        phase = 2 * np.pi * t[:, None] / (np.asarray(periods) if len(periods) else np.inf)
+        middle = (t - t.mean()) / (np.ptp(t) or 1.0)
+        basis = np.concatenate([np.ones((len(t), 1)), middle[:, None], np.cos(phase), np.sin(phase)], 1)
         residual = values - basis @ np.linalg.lstsq(basis, values, rcond=None)[0]
         rest.append((t, residual / (residual.std() or 1.0)))
     return rest
-
-
-def _sines(t: np.ndarray, periods: Sequence[float] | np.ndarray) -> np.ndarray:
-    phase = 2 * np.pi * t[:, None] / np.array([p for p in periods] or [np.inf])
-    middle = (t - t.mean()) / (np.ptp(t) or 1.0)
-    return np.concatenate([np.ones((len(t), 1)), middle[:, None], np.cos(phase), np.sin(phase)], 1)
 
 
 def _share_of_slow(y: list, period: float) -> float:
