@@ -5,7 +5,6 @@ uniforms each takes, and how many proposals it accepts or refuses by a uniform e
 once, since every draw costs .3 s of compilation.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import random as jax_random
-from jax.lax import erf_inv
 from jaxtyping import Array, Float, Int
 
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs.features import Layout
+from alps_ppl.gibbs.randomness import RandomNumbers
 from alps_ppl.gibbs.statistics import Moments, Statistics, moments
 from alps_ppl.model.alps import ALPS
 
@@ -91,30 +90,6 @@ def log_prior(model: ALPS, H, b, logits) -> Float[Array, ""]:
     """Of b and H, up to a constant; a shared gate counts once."""
     gates = jax.nn.log_sigmoid(jnp.where(b == 1, logits, -logits))[model.first].sum()
     return gates - 0.5 * (H**2 / model.mixing_variance).sum()
-
-
-class RandomNumbers(NamedTuple):
-    """All of a sweep's random numbers, by the move that takes them; ``key`` is for draws from the gamma family.
-
-    ``acceptance`` has a uniform for each proposal of the marginal moves.
-    """
-
-    normal: dict[str, Array]
-    uniform: dict[str, Array]
-    acceptance: Any = None
-    key: Any = None
-
-
-def random_numbers(key, normal: dict[str, tuple], uniform: dict[str, tuple], dtype) -> RandomNumbers:
-    """Standard normals and uniforms of these shapes from one draw."""
-    shapes = [*normal.values(), *uniform.values()]
-    sizes = [math.prod(shape) for shape in shapes]
-    # Open at -1, as in jax.random.normal: an inverse of it is finite, and so is the logarithm of a uniform.
-    flat = jax_random.uniform(key, (sum(sizes),), dtype, minval=np.nextafter(np.array(-1, dtype), 0), maxval=1)
-    parts = [part.reshape(shape) for part, shape in zip(jnp.split(flat, np.cumsum(sizes)[:-1]), shapes, strict=True)]
-    normals = [math.sqrt(2) * erf_inv(part) for part in parts[: len(normal)]]
-    uniforms = [0.5 + 0.5 * part for part in parts[len(normal) :]]
-    return RandomNumbers(dict(zip(normal, normals, strict=True)), dict(zip(uniform, uniforms, strict=True)))
 
 
 class Sizes(NamedTuple):

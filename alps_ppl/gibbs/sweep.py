@@ -8,7 +8,8 @@ import numpy as np
 from jax import random
 from jaxtyping import Array, Float, Int
 
-from alps_ppl.gibbs.moves import MOVES, Chain, Plan, RandomNumbers, Sizes, Target, log_prior, random_numbers
+from alps_ppl.gibbs.moves import MOVES, Chain, Plan, Sizes, Target, log_prior
+from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
 from alps_ppl.gibbs.statistics import Statistics, weights_squares
 from alps_ppl.model.alps import ALPS
 
