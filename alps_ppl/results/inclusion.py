@@ -143,21 +143,14 @@ def _estimates(prob: np.ndarray, gate: np.ndarray, independent: bool) -> dict[st
     if independent or gate.shape[1] < FEWEST_DRAWS:
         return probability | dict.fromkeys(("mcse", "r_hat", "ess"), np.nan)
     gate = gate.astype(float)
-    return probability | {
-        "mcse": _statistic("mcse", prob) if _varies(prob) else 0.0,
-        "r_hat": _gate_r_hat(gate),
-        "ess": _statistic("ess", gate) if _varies(gate) else np.nan,
-    }
-
-
-def _gate_r_hat(gate: np.ndarray) -> float:
     if len(gate) == 1:
-        return np.nan
-    if not _varies(gate):
-        return 1.0
-    if (gate.min(1) == gate.max(1)).all():  # each chain sits still, and not all at the same value
-        return np.inf
-    return _statistic("rhat", gate)
+        r_hat = np.nan
+    elif not _varies(gate):
+        r_hat = 1.0
+    else:  # infinite where each chain sits still, and not all at the same value
+        r_hat = np.inf if (gate.min(1) == gate.max(1)).all() else _statistic("rhat", gate)
+    mcse = _statistic("mcse", prob) if _varies(prob) else 0.0
+    return probability | {"mcse": mcse, "r_hat": r_hat, "ess": _statistic("ess", gate) if _varies(gate) else np.nan}
 
 
 def _varies(draws: np.ndarray) -> bool:

@@ -68,12 +68,6 @@ def _on_one_line(name: str) -> str:
 def _check_header(path: Path, header: list[str]) -> None:
     if not header:
         raise ValueError(f"{path.name}: expected a header and rows of values, got an empty file")
-    nameless = [str(column + 1) for column, name in enumerate(header) if not name]
-    if len(nameless) > 1:
-        raise ValueError(
-            f"{path.name}: expected a name for every column, got none for columns {listed(nameless)}; name or delete "
-            "them"
-        )
     _check_names(path, header)
     number = r"[-+]?\d*[.,]?\d+(?:[eE][-+]?\d+)?"
     if all(re.fullmatch(number, name) or not not_dates([name])[0] for name in header):
@@ -94,7 +88,9 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _check_names(path: Path, names: list[str]) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{path.name}: expected column names that differ, got {short(twice)} more than once")
+        raise ValueError(
+            f"{path.name}: expected column names that differ, got {short(twice)} more than once; name or delete them"
+        )
 
 
 def decimal_sign(raw: pd.DataFrame) -> str:

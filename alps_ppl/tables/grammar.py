@@ -187,10 +187,10 @@ def _periodic(period: float, lengthscale: float) -> Parsed:
     return Parsed(kernels.ExpSineSquared(scale=period, gamma=gamma), source, (period,))
 
 
-def _of_lengthscale(name: str, scale: float, **more: float) -> Parsed:
-    """A tinygp covariance of one lengthscale."""
-    arguments = ", ".join(f"{key}={value!r}" for key, value in {"scale": scale, **more}.items())
-    return Parsed(getattr(kernels, name)(scale=scale, **more), f"kernels.{name}({arguments})", (), (scale,))
+def _of_lengthscale(name: str, scale: float, alpha: float | None = None) -> Parsed:
+    arguments = {"scale": scale} if alpha is None else {"scale": scale, "alpha": alpha}
+    source = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    return Parsed(getattr(kernels, name)(**arguments), f"kernels.{name}({source})", (), (scale,))
 
 
 PURE_NUMBERS = ("relative lengthscale", "alpha", "variance")
@@ -202,11 +202,7 @@ FUNCTIONS: dict[str, Any] = {
     "matern12": (partial(_of_lengthscale, "Exp"), ["lengthscale"], []),
     "matern32": (partial(_of_lengthscale, "Matern32"), ["lengthscale"], []),
     "matern52": (partial(_of_lengthscale, "Matern52"), ["lengthscale"], []),
-    "rational_quadratic": (
-        lambda scale, alpha: _of_lengthscale("RationalQuadratic", scale, alpha=alpha),
-        ["lengthscale", "alpha"],
-        [1.0],
-    ),
+    "rational_quadratic": (partial(_of_lengthscale, "RationalQuadratic"), ["lengthscale", "alpha"], [1.0]),
     "linear": (lambda c, s: Parsed(linear(c, s), f"alps.linear({c!r}, {s!r})"), ["center", "scale"], []),
     "constant": (lambda v: Parsed(kernels.Constant(v), f"kernels.Constant({v!r})"), ["variance"], [1.0]),
 }

@@ -131,7 +131,7 @@ def _times(path: Path, name: str, cells: pd.Series, decimal: str) -> Any:
     except (ValueError, TypeError):
         wrong = not_dates(cells)
         bad = np.isnan(values) if np.isfinite(values).sum() > (~wrong).sum() else wrong
-        row = int(np.argmax(bad)) if bad.any() else 0
+        row = int(np.argmax(bad))
         raise ValueError(
             f"{path.name}: expected numbers or ISO 8601 dates, such as 2010-01-31 or 2010-01-31T18:00, in column "
             f"{name!r}, got {cells.iloc[row]!r} in row {row + 1}"

@@ -64,7 +64,7 @@ def _last(hold_out: str | float, t: np.ndarray, unit: str | None) -> np.ndarray:
     share = re.fullmatch(r"\s*(\d+\.?\d*)\s?%\s*", str(hold_out))
     if share:
         return np.arange(len(t)) >= (1 - float(share[1]) / 100) * len(t)
-    return t > t[-1] - _positive("hold_out", hold_out, unit)
+    return t > t[-1] - _length("hold_out", hold_out, unit)
 
 
 def _ahead(forecast: str | float, index: pd.Index, t: np.ndarray, unit: str | None) -> pd.Index:
@@ -73,7 +73,7 @@ def _ahead(forecast: str | float, index: pd.Index, t: np.ndarray, unit: str | No
     if not len(steps):
         raise ValueError("forecast: expected at least two different times, whose step is that of the forecast")
     step = float(np.median(steps))
-    length = _positive("forecast", forecast, unit) / step
+    length = _length("forecast", forecast, unit) / step
     if not 0.9 < length < MOST_AHEAD:
         raise ValueError(
             f"forecast: expected from one step, {step:g} here, to {MOST_AHEAD:,} of them, got {forecast!r}"
@@ -92,11 +92,8 @@ def _ahead(forecast: str | float, index: pd.Index, t: np.ndarray, unit: str | No
     return pd.Index(index[-1] + step * np.arange(1, count + 1))
 
 
-def _positive(name: str, value: str | float, unit: str | None) -> float:
+def _length(name: str, value: str | float, unit: str | None) -> float:
     try:
-        length = -1.0 if str(value).strip().startswith("-") else duration(value, unit)
+        return duration(value, unit)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    if length <= 0:
-        raise ValueError(f"{name}: expected a positive duration, got {value!r}")
-    return length

@@ -24,20 +24,10 @@ def plot_reconstruction(
 ) -> np.ndarray:
     """Every output with each engine's mean and band: the paper's Figures 1 and 2b.
 
-    The first engine's band is filled, the others' have dashed edges. Held-out cells lie on a shaded span.
-
-    Parameters
-    ----------
-    predictions
-        ``predict``'s results at the same inputs, by engine.
-    y
-        (time, output) what was observed there, NaN where missing, in the predictions' unit.
-    held_out
-        (time, output) which of these cells the fit didn't see; none if left out.
-    units
-        Each output's unit, by its name.
-    axes
-        One for each output; a new figure if left out. Those used are returned.
+    ``predictions`` are ``predict``'s results at the same inputs, by engine; ``y`` (time, output) is what was observed
+    there, NaN where missing, in their unit. The first engine's band is filled, the others' have dashed edges. Cells
+    ``held_out`` (time, output), which the fit didn't see, lie on a shaded span. ``units`` are the outputs', by name.
+    ``axes``: one for each output; a new figure if left out. Those used are returned.
     """
     time, outputs, y, held_out = _cells(predictions, y, held_out)
     order = np.argsort(time, kind="stable")
