@@ -132,7 +132,7 @@ def test_predict_writes_the_files_units(call, finished_run, tmp_path):
         ("date\n", [], "--at: expected at least one time"),
         ("", [], "--at: expected a CSV file"),
         (None, [], "--at: expected a CSV file"),
-        ("date\n2026-01-05\n", ["--interval", "1"], "interval: expected a probability"),
+        ("date\n2026-01-05\n", ["--interval", "1"], "interval: expected a number strictly between 0 and 1"),
         ("date\n2026-01-05\n", ["--engine", "nuts"], "'nuts' is not one of 'svi', 'gibbs'"),
         ("date\n2026-01-05\n", ["--out", "no/such/folder.csv"], "--out: can't write"),
     ],

@@ -332,7 +332,7 @@ def test_decoys_and_auto_say_what_was_chosen(csv):
         ([*LATENTS, "--forecast", "1h"], "forecast: expected from one step"),
         ([*LATENTS, "--hold-out", "9d"], "hold_out: expected some of the 48 rows"),
         ([*LATENTS, "--time-unit", "years"], "time-unit: the times are dates"),
-        ([*LATENTS, "--encoding", "klingon"], "encoding: expected the name of one"),
+        ([*LATENTS, "--encoding", "klingon"], "unknown encoding: klingon; save it as UTF-8, or name its encoding"),
         ([*LATENTS, "--engine", "nuts"], "--engine: expected svi, gibbs"),
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
         ([*LATENTS, "--set", "SVI.batch_size=49"], "batch_size: expected at most the 48 times"),
