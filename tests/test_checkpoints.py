@@ -126,7 +126,7 @@ def test_predict_writes_the_files_units(call, finished_run, tmp_path):
     [
         ("date,a\n1,2\n", [], "times: expected dates"),
         ("date,a\nsoon,2\n", [], "times: expected"),
-        ("date,a\n2026-01-05,2\n,3\n", [], "a time in every row"),
+        ("date,a\n2026-01-05,2\n,3\n", [], "a finite time in every row"),
         ("day,a\n2026-01-05,2\n", [], "a column for the times, date, got day, a"),
         ("2026-01-05\n2026-01-06\n", [], "a line with the columns' names first"),
         ("date\n", [], "--at: expected at least one time"),
