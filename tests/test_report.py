@@ -299,7 +299,7 @@ def damage(name, text=None):
         (damage("summary.json", "{"), "summary.json: can't be read: JSONDecodeError"),
         (damage("summary.json", "{}"), "expected a run's summary, but it has no model_file, no versions, no"),
         (damage("summary.json", "[]"), "expected a run's summary, but it has no model_file, no versions, no"),
-        (lambda folder: empty_tree(folder / "posterior_svi.nc"), "the posteriors: "),
+        (lambda folder: empty_tree(folder / "posterior_svi.nc"), "expected the files of one whole run;"),
         (damage("predictions.csv", "split,output,engine,observed,mean,lower,upper\ntrain,u,gibbs,1,x,0,1\n"),
          "expected the files of one whole run; some are damaged or of another run"),
         (damage("predictions.csv", ""), "predictions.csv: can't be read: EmptyDataError"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from alps_ppl.app.outputs import columns, moments
+from alps_ppl.app.outputs import cell_labels, moments
 from alps_ppl.results.files import load, load_conversion
 from alps_ppl.results.prediction import predict
 from alps_ppl.tables.data import Conversion
@@ -23,10 +23,8 @@ def predict_table(path: Path, table: pd.DataFrame, *, interval: float) -> pd.Dat
     times = _times(table, conversion)
     inputs = conversion.to_inputs(times)
     prediction = conversion.to_units(predict(posterior, inputs, interval=interval))
-    num_outputs = len(conversion.outputs)
-    dates = {} if conversion.origin is None else columns("date", times, num_outputs)
-    outputs = {"output": np.tile(conversion.outputs, len(times))}
-    return pd.DataFrame({**dates, **columns("input", inputs, num_outputs), **outputs, **moments(prediction)})
+    cells = cell_labels(None if conversion.origin is None else times, inputs, conversion.outputs)
+    return pd.DataFrame({**cells, **moments(prediction)})
 
 
 def _times(table: pd.DataFrame, conversion: Conversion) -> np.ndarray:

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from alps_ppl.app.problem import Problem
 
 ENGINES = ("svi", "gibbs")
-# Options of ``fit`` that ``compose`` takes as they are.
-COMPOSED = (
-    "latents", "learn", "num_decoys", "time", "time_unit", "separator", "decimal", "encoding", "hold_out", "forecast",
-    "expected_active", "noise",
-)  # fmt: skip
 Settings = dict[str, dict[str, Any]]
 
 
@@ -133,6 +128,7 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
 @click.option(
     "--latent",
     "latents",
+    required=True,
     multiple=True,
     metavar="NAME = COVARIANCE",
     help="A process to look for, e.g. 'slow = matern12(4d)'; or auto, which proposes some. Give one or more.",
@@ -155,39 +151,37 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
 @click.option("--decimal", help="The decimal sign; default: found from the cells.")
 @click.option("--encoding", help="The file's encoding; default: UTF-8.")
 @click.option("--save-model-file", type=click.Path(path_type=Path), help="Also write the model file that runs here.")
-def fit(file: Path, outputs: str | None, save_model_file: Path | None, engine: str, out: Path, **options: Any):
+def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options: Any):
     """Fit a CSV or Parquet file of series: write a model file for it, --out/model.py, and run that.
 
     Covariances are sums and products of linear_periodic(period), periodic(period, lengthscale=1), rbf(lengthscale),
     matern12, matern32, matern52, rational_quadratic(lengthscale, alpha=1), linear() and constant(variance), with
     numbers as scale factors. Times are durations (30s, 10min, 24h, 4d, 2w, 1mo, 10y) or numbers in the file's own unit.
     """
+    running = {option.name: options.pop(option.name) for option in OPTIONS_OF_RUN}
+    engine, out = running["engine"], running["out"]
     if options["learn"] and "svi" not in _engines(engine):
         raise BadInput(f"--learn: only SVI learns parameters; expected --engine svi,gibbs or svi, got {engine!r}")
     if save_model_file is not None and save_model_file.suffix != ".py":
         raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(save_model_file)!r}")
     elsewhere = {} if save_model_file is None else {"--save-model-file": save_model_file}
     columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
-    composed = {name: options.pop(name) for name in COMPOSED}
 
     def make(settings: Settings) -> "tuple[Problem, list[str]]":
         from alps_ppl.app.compose import compose
 
         name = (save_model_file or Path("model.py")).name
         try:
-            return compose(file, name=name, outputs=columns, settings=settings, **composed)
+            return compose(file, name=name, outputs=columns, settings=settings, **options)
         except OSError as error:
             wanted = f"FILE: expected a CSV or Parquet file, got {str(file)!r}"
             raise BadInput(f"{wanted}: {error.strerror or error}") from None
-        except (ValueError, TypeError) as error:
-            # Of an error in a covariance the first line; the others point at its place, under the text.
-            raise BadInput(str(error).partition("\n")[0]) from None
 
-    _run(make, elsewhere | {"--out": out / "model.py"}, engine=engine, out=out, **options)
+    _run(make, elsewhere | {"--out": out / "model.py"}, **running)
 
 
-# A fit is a run, too.
-fit.params += [option for option in run.params if isinstance(option, click.Option)]
+OPTIONS_OF_RUN = [option for option in run.params if isinstance(option, click.Option)]
+fit.params += OPTIONS_OF_RUN
 
 
 @cli.command()
@@ -228,11 +222,12 @@ def _run(
         numpyro.enable_x64()
         from alps_ppl.app.run import run
 
-        problem, notes = make(changed)
         try:
+            problem, notes = make(changed)
             problem.check(engines)
         except (ValueError, TypeError) as error:
-            raise BadInput(str(error)) from error
+            # Of an error in a covariance the first line; the others point at its place, under the text.
+            raise BadInput(str(error).partition("\n")[0]) from error
         _prepare(out, problem, model_files)
         for note in notes:
             click.echo(note)

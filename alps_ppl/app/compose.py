@@ -71,8 +71,14 @@ def compose(
     data = split_table(table, **splitting)
     unit = _unit(data, splitting.get("time_unit"))
     named, twice = _latents(latents, data, unit, num_decoys)
-    arguments = _prior(expected_active, len(named)) | _bounds(learn, named, unit)
-    variance = noise_prior(data) if noise == "learnt" else _variance(noise)
+    prior = {"inclusion_prob": 0.5} if expected_active is None else {"expected_active": expected_active}
+    arguments: dict[str, Any] = prior | _bounds(learn, named, unit)
+    try:
+        variance = noise_prior(data) if noise == "learnt" else float(noise)
+    except ValueError:
+        raise ValueError(
+            f"noise: expected 'learnt', or a variance in squared training sds of an output, got {noise!r}"
+        ) from None
     model = ALPS(
         {latent.name: latent.parsed.covariance for latent in named},
         data.outputs,
@@ -142,10 +148,6 @@ def _latents(
     wanted: list[Proposal] = []
     for text in texts:
         wanted += propose(data.train_inputs, data.train_y, unit) if text.strip() == "auto" else [_given(text)]
-    if not wanted:
-        raise ValueError(
-            "latent: expected at least one, e.g. --latent 'daily = linear_periodic(24h)', or --latent auto"
-        )
     named = [_latent(proposal, data, unit) for proposal in wanted]
     given = {latent.parsed.source: latent.name for latent in named if not latent.why}
     twice = [(latent, given[latent.parsed.source]) for latent in named if latent.why and latent.parsed.source in given]
@@ -176,29 +178,6 @@ def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
     except ValueError as error:
         raise ValueError(f"latent {proposal.name!r}: {error}") from None
     return Latent(*proposal, parsed)
-
-
-def _prior(expected_active: float | None, num_latents: int) -> dict[str, Any]:
-    if expected_active is None:
-        return {"inclusion_prob": 0.5}
-    if not 0 <= expected_active <= num_latents:
-        raise ValueError(
-            f"expected-active: expected a number from 0 to the number of processes, {num_latents}, "
-            f"got {expected_active}"
-        )
-    return {"expected_active": expected_active}
-
-
-def _variance(noise: str) -> float:
-    try:
-        value = float(noise)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(
-            f"noise: expected 'learnt', or a positive variance in squared training sds of an output, got {noise!r}"
-        )
-    return value
 
 
 def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -> dict[str, dict]:

@@ -49,11 +49,9 @@ def write_model_file(path: Path, source: str) -> None:
 
 
 def _module(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise BadInput(f"MODEL_FILE: expected a Python file, got {str(path)!r}, which isn't one")
     # A name of its own: a model file called numpy.py must not replace NumPy.
     name = f"_alps_model_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path) if path.is_file() else None
     if spec is None or spec.loader is None:
         raise BadInput(f"MODEL_FILE: expected a Python file (.py), got {str(path)!r}")
     module = importlib.util.module_from_spec(spec)

@@ -50,17 +50,19 @@ def write(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str], out: 
 
 def prediction_frame(data: Data, engine: str, prediction: xr.Dataset) -> pd.DataFrame:
     """A row per cell, in the file's units, of ``predict``'s result for standardised outputs at all of the inputs."""
-    times = {} if data.dates is None else columns("date", data.dates, len(data.outputs))
-    times |= columns("input", data.inputs, len(data.outputs))
-    cells = {"output": np.tile(data.outputs, len(data.y)), "engine": engine, "observed": data.y.ravel()}
-    return pd.DataFrame({"split": data.split.ravel(), **times, **cells, **moments(data.to_units(prediction))})
+    cells = cell_labels(data.dates, data.inputs, data.outputs) | {"engine": engine, "observed": data.y.ravel()}
+    return pd.DataFrame({"split": data.split.ravel(), **cells, **moments(data.to_units(prediction))})
 
 
-def columns(name: str, values: Any, num_outputs: int) -> dict[str, np.ndarray]:
-    """``values`` (time,) or (time, column) by the names of their columns, each repeated for every output."""
-    by_column = np.asarray(values).reshape(len(values), -1).T
-    names = [name] if len(by_column) == 1 else [f"{name}_{k}" for k in range(len(by_column))]
-    return {key: np.repeat(column, num_outputs) for key, column in zip(names, by_column, strict=True)}
+def cell_labels(dates: Any, inputs: np.ndarray, outputs: list[str]) -> dict[str, np.ndarray]:
+    """The times and the output of each cell, row by row; ``dates`` and ``inputs`` (time,) or (time, column)."""
+    found: dict[str, np.ndarray] = {}
+    for name, values in (("date", dates), ("input", inputs)):
+        if values is not None:
+            by_column = np.asarray(values).reshape(len(values), -1).T
+            names = [name] if len(by_column) == 1 else [f"{name}_{k}" for k in range(len(by_column))]
+            found |= {key: np.repeat(column, len(outputs)) for key, column in zip(names, by_column, strict=True)}
+    return found | {"output": np.tile(outputs, len(inputs))}
 
 
 def moments(prediction: xr.Dataset) -> dict[str, np.ndarray]:
@@ -88,9 +90,8 @@ def _diagnostics(engine: str, fitted: Fitted, table: pd.DataFrame) -> dict[str, 
     if engine == "svi":
         return {"elbo": fitted.fit.elbo}
     max_rhat, min_ess = worst_convergence(table, engine)
-    if fitted.tree["posterior"].sizes["chain"] == 1:  # nothing to compare it with
-        return {"max_rhat": np.nan, "min_ess": min_ess, "lp_rhat": np.nan}
-    return {"max_rhat": max_rhat, "min_ess": min_ess, "lp_rhat": log_joint_r_hat(fitted.tree)}
+    alone = fitted.tree["posterior"].sizes["chain"] == 1  # nothing to compare it with
+    return {"max_rhat": max_rhat, "min_ess": min_ess, "lp_rhat": np.nan if alone else log_joint_r_hat(fitted.tree)}
 
 
 def _plain(value: Any) -> Any:

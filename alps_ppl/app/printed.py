@@ -7,10 +7,10 @@ from typing import Any
 import click
 import numpy as np
 import pandas as pd
-import xarray as xr
 
 from alps_ppl.app.problem import Outcome
-from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors
+from alps_ppl.app.report.sections import combinations
+from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT
 
 
 def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
@@ -24,7 +24,9 @@ def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
     if wide.get("ess", wide.prior).isna().any():
         click.echo("-: a gate that has the same value in every draw has no ess; with one chain none has an r_hat.")
     if "gibbs" in engines:
-        click.echo(f"\nThe most probable combinations (Gibbs): {_combinations(outcome.trees['gibbs'])}.")
+        top = combinations(outcome.trees["gibbs"], top=3)
+        named = [f"{' + '.join(row['latents']) or 'none of them'} ({row['probability']:.3f})" for row in top]
+        click.echo(f"\nThe most probable combinations (Gibbs): {'; '.join(named)}.")
     click.echo("\nScores, the lower the better: rmse in training sds of each output; nlpd is minus the log predictive")
     click.echo("density per cell of outputs in training sds. In the file's units, per output: scores.csv.")
     rows = {(split, name): row for split, by_name in summary["scores"].items() for name, row in by_name.items()}
@@ -56,14 +58,6 @@ def _wide(table: pd.DataFrame, engines: list[str]) -> pd.DataFrame:
 
 def _text(table: pd.DataFrame) -> str:
     return table.to_string(float_format="{:.3f}".format, formatters={"ess": "{:.0f}".format}, na_rep="-")
-
-
-def _combinations(tree: xr.DataTree) -> str:
-    """The three most probable gate vectors, in words."""
-    vectors = gate_vectors(tree, top=3)
-    latents = vectors.columns[:-2]
-    names = [" + ".join(latents[row == 1]) or "none of them" for row in vectors[latents].to_numpy()]
-    return "; ".join(f"{name} ({p:.3f})" for name, p in zip(names, vectors.probability, strict=True))
 
 
 def _warn(max_rhat: float, lp_rhat: float) -> None:

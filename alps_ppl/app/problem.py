@@ -1,7 +1,7 @@
 """``Problem``: what a run fits, wherever it came from; ``Outcome``: what it found."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -55,9 +55,12 @@ class Problem:
                 f"{self.name}: the model's outputs {list(self.model.outputs)} aren't the data's {self.data.outputs}"
             )
         for name in (*self.model.latents, *self.data.outputs, *self.data.units.values(), self.data.input_label):
-            _check_name(name)
-        _check_keys("SVI", self.svi, SVI_DEFAULTS)
-        _check_keys("GIBBS", self.gibbs, GIBBS_DEFAULTS)
+            # Else neither a table nor a netCDF file can hold it.
+            if name.encode(errors="replace") != name.encode(errors="ignore") or "\0" in name:
+                raise ValueError(f"{name!r}: expected a name of characters that UTF-8 has, and without NUL")
+        for which, settings, known in (("SVI", self.svi, SVI_DEFAULTS), ("GIBBS", self.gibbs, GIBBS_DEFAULTS)):
+            if unknown := [str(key) for key in settings if key not in known]:
+                raise ValueError(f"{which}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(known)}")
         self.model.check(self.data.inputs, np.where(self.data.train, self.data.standardised, np.nan))
         if "svi" in engines:
             check_svi(len(self.data.train_inputs), **SVI_DEFAULTS | self.svi)
@@ -106,17 +109,5 @@ class Outcome:
 
 def _as_if_learnt(model: ALPS) -> ALPS:
     """The model with its lower bounds in the place of what SVI will learn, since the sampler learns nothing."""
-    bounds = [(name, path, low) for name, b in model.covariance_bounds.items() for path, (low, _) in b.items()]
-    return model.with_learnt({f"{name}.{path}": np.log(low) for name, path, low in bounds})
-
-
-def _check_keys(which: str, settings: Mapping[str, Any], known: Iterable[str]) -> None:
-    unknown = [str(key) for key in settings if key not in known]
-    if unknown:
-        raise ValueError(f"{which}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(known)}")
-
-
-def _check_name(name: str) -> None:
-    """A ValueError for what can't be written: tables and netCDF files are of UTF-8, without NUL."""
-    if name.encode(errors="replace") != name.encode(errors="ignore") or "\0" in name:
-        raise ValueError(f"{name!r}: expected a name of characters that UTF-8 has, and without NUL")
+    bounds = model.covariance_bounds.items()
+    return model.with_learnt({f"{name}.{path}": np.log(low) for name, b in bounds for path, (low, _) in b.items()})

@@ -47,10 +47,7 @@ def run(problem: Problem, *, out: Path, fresh: bool, prune_below: float | None, 
     click.echo(f"{problem.name}: {problem.data}")
     if problem.baselines:
         click.echo("Baselines ...")
-    try:
-        baselines = scores.of_baselines(problem)
-    except ValueError as error:
-        raise BadInput(str(error)) from error
+    baselines = scores.of_baselines(problem)
     if fresh:
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     outputs.clear(out)

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
+from alps_ppl.app.errors import BadInput
 from alps_ppl.app.problem import Outcome, Problem
 from alps_ppl.tables.data import Data
 
@@ -19,13 +20,13 @@ def of_fits(outcome: Outcome) -> pd.DataFrame:
 
 
 def of_baselines(problem: Problem) -> list[pd.DataFrame]:
-    """A table per baseline; see ``of_cells``. Raises a ValueError for one of another shape."""
+    """A table per baseline; see ``of_cells``. Raises BadInput for one of another shape."""
     data, frames = problem.data, []
     for name, pair in (problem.baselines() if problem.baselines else {}).items():
         try:
             mean, sd = (np.broadcast_to(np.asarray(values, float), data.y.shape) for values in pair)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"baselines(): {name!r}: expected (mean, sd), {data.y.shape} each: {error}") from error
+            raise BadInput(f"baselines(): {name!r}: expected (mean, sd), {data.y.shape} each: {error}") from error
         mean, sd = (mean - data.loc) / data.scale, sd / data.scale
         frames.append(of_cells(data, name, mean, norm.logpdf(data.standardised, mean, sd)))
     return frames
@@ -51,24 +52,25 @@ def of_cells(data: Data, engine: str, mean: np.ndarray, log_density: np.ndarray)
 
 def by_split(data: Data, cells: pd.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
     """{split: {engine: {rmse, nlpd}}}, in training sds; NaN where a split has no observed cell."""
-    splits, engines = dict.fromkeys(data.split.ravel()), cells.engine.unique()
-    averaged = cells.groupby(["split", "engine"])[["squared_error", "nlpd"]].mean()
-
-    def score(split, engine):
-        squared_error, nlpd = averaged.loc[split, engine] if (split, engine) in averaged.index else (np.nan, np.nan)
-        return {"rmse": float(np.sqrt(squared_error)), "nlpd": float(nlpd)}
-
-    return {str(split): {engine: score(split, engine) for engine in engines} for split in splits}
+    averaged = _averaged(cells, ["split", "engine"])
+    splits = dict.fromkeys(map(str, data.split.ravel()))
+    averaged = averaged.reindex(pd.MultiIndex.from_product([splits, cells.engine.unique()]))
+    return {split: averaged.loc[split].to_dict("index") for split in splits}
 
 
 def by_output(data: Data, cells: pd.DataFrame) -> pd.DataFrame:
     """Per engine, split and output the rmse and nlpd in the file's units."""
     # Errors times the training sd, densities divided by it.
     in_units = cells.assign(squared_error=cells.squared_error * cells.scale**2, nlpd=cells.nlpd + np.log(cells.scale))
-    table = in_units.groupby(["engine", "split", "output"], sort=False)[["squared_error", "nlpd"]].mean()
-    table.insert(0, "rmse", np.sqrt(table.pop("squared_error")))
+    table = _averaged(in_units, ["engine", "split", "output"])
     table["unit"] = [data.units.get(o, "as in the file") for o in table.index.get_level_values("output")]
     return table.reset_index()
+
+
+def _averaged(cells: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    table = cells.groupby(by, sort=False)[["squared_error", "nlpd"]].mean()
+    table.insert(0, "rmse", np.sqrt(table.pop("squared_error")))
+    return table
 
 
 def lost(cells: pd.DataFrame, smaller: pd.DataFrame) -> pd.DataFrame:

@@ -50,10 +50,7 @@ def render(run: RunFolder) -> str:
 
 
 def _context(run: RunFolder) -> dict[str, Any]:
-    try:
-        table = inclusion_table(run.trees)
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"the posteriors: {error}") from error
+    table = inclusion_table(run.trees)
     gibbs = run.trees.get("gibbs")
     num_chains = 0 if gibbs is None else gibbs["posterior"].sizes["chain"]
     lp_r_hat = np.nan if gibbs is None or num_chains == 1 else log_joint_r_hat(gibbs)

@@ -123,20 +123,19 @@ def spans(x: np.ndarray, split: Sequence[str], observed: np.ndarray) -> list[Spa
     ``x`` is sorted, in fractions. One that reaches the end is a forecast, others have their split's name. A single
     missing cell isn't shaded.
     """
-    kind = np.where(np.asarray(split) != "train", split, np.where(observed, "", "not observed"))
-    edges = np.concatenate([x[:1], (x[1:] + x[:-1]) / 2, x[-1:]])
+    splits = np.asarray(split)
+    held_out = splits != "train"
+    stretches = {name: splits == name for name in splits[held_out].tolist()} | {None: ~held_out & ~observed}
+    edges = (100 * np.concatenate([x[:1], (x[1:] + x[:-1]) / 2, x[-1:]])).tolist()
     found = []
-    for name in dict.fromkeys(kind[kind != ""].tolist()):
-        for start, stop in _runs(kind == name):
-            missing = name == "not observed"
-            if missing and stop - start < 2:
+    for name, there in stretches.items():
+        for start, stop in _runs(there):
+            if name is None and stop - start < 2:
                 continue
-            forecast = stop == len(x) and start > 0
-            label = "forecast" if forecast and (missing or name == "test") else name
-            left, width = 100 * edges[start], 100 * (edges[stop] - edges[start])
-            found.append(
-                Span(round(float(left), 2), round(float(width), 2), label, "missing" if missing else "held-out")
-            )
+            forecast = stop == len(x) and start > 0 and name in (None, "test")
+            label = "forecast" if forecast else "not observed" if name is None else name
+            left, width = round(edges[start], 2), round(edges[stop] - edges[start], 2)
+            found.append(Span(left, width, label, "missing" if name is None else "held-out"))
     few = {kind: sum(span.kind == kind for span in found) <= 3 for kind in ("missing", "held-out")}
     return sorted(span._replace(labelled=few[span.kind] or span.width > 15) for span in found)
 

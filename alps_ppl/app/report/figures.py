@@ -45,9 +45,9 @@ def outputs(
     units = scores.drop_duplicates("output").set_index("output").unit.replace("as in the file", "")
     found = {}
     for output, rows in predictions.groupby("output", sort=False):
-        others = {name: frame for name, frame in rows.groupby("engine", sort=False) if name != engine}
+        others = [frame for name, frame in rows.groupby("engine", sort=False) if name != engine]
         lead, unit = rows[rows.engine == engine], str(units.get(output, ""))
-        chart = _against(lead, unit) if times is None else _over_time(lead, list(others.values()), times)
+        chart = _against(lead, unit) if times is None else _over_time(lead, others, times)
         cells = lead[lead.observed.notna()]
         splits = [
             {"split": split, "cells": len(part), "rmse": rmse.get((output, split), np.nan)}
@@ -80,11 +80,7 @@ def _against(lead: pd.DataFrame, unit: str) -> Chart:
     lead = lead[lead.observed.notna()].sort_values("mean")
     mean = lead["mean"].to_numpy()
     label = f"predicted [{unit}]" if unit else "predicted"
-    text = (
-        f"{lead.output.iloc[0]}: observed against predicted at {len(lead):,} inputs"
-        if len(lead)
-        else "nothing observed"
-    )
+    text = f"{'nothing' if lead.empty else lead.output.iloc[0]}: observed against predicted at {len(lead):,} inputs"
     return draw(Axis(mean, margin=0.03), mean, {"other": mean} | _cells(lead), [], label, text)
 
 

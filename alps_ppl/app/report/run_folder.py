@@ -1,6 +1,8 @@
 """The folder that ``alps-ppl run`` wrote, read back."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +11,6 @@ import xarray as xr
 
 from alps_ppl.app.errors import BadInput
 
-FILES = ("summary.json", "predictions.csv", "scores.csv")
 KEYS = ("model_file", "versions", "settings", "scores")
 # An output may be called "NA" or "1", a date be a year.
 TEXT = dict.fromkeys(("output", "split", "engine", "unit", "date"), str)
@@ -37,30 +38,19 @@ def read(folder: Path) -> RunFolder:
     """The files of a run. Raises BadInput with what is missing or can't be read."""
     if not folder.is_dir():
         raise BadInput(f"DIR: expected a folder that alps-ppl run wrote, got {str(folder)!r}, which isn't a folder")
-    _require(folder, FILES)
     summary = _read(folder / "summary.json", lambda path: json.loads(path.read_text(encoding="utf-8")))
     lacking = [key for key in KEYS if not isinstance(summary, dict) or not summary.get(key)]
     if lacking:
         raise BadInput(f"{folder / 'summary.json'}: expected a run's summary, but it has no {', no '.join(lacking)}")
-    engines = list(summary["settings"])
-    _require(folder, [f"posterior_{engine}.nc" for engine in engines])
     stem = Path(str(summary["model_file"])).stem
+    open_tree = partial(xr.open_datatree, engine="h5netcdf")
     return RunFolder(
         folder.resolve().name if stem == "model" else stem,
         summary,
         _table(folder / "predictions.csv", ("split", "output", "engine", "observed", "mean", "lower", "upper")),
         _table(folder / "scores.csv", ("engine", "split", "output", "rmse", "unit")),
-        {engine: _read(folder / f"posterior_{engine}.nc", _tree) for engine in engines},
+        {engine: _read(folder / f"posterior_{engine}.nc", open_tree) for engine in summary["settings"]},
     )
-
-
-def _require(folder: Path, names) -> None:
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise BadInput(
-            f"DIR: expected a folder that alps-ppl run wrote, but {str(folder)!r} has no {', no '.join(missing)}; run "
-            "the model file again, to the end"
-        )
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
@@ -72,11 +62,12 @@ def _table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     return table
 
 
-def _tree(path: Path) -> xr.DataTree:
-    return xr.open_datatree(path, engine="h5netcdf")
-
-
-def _read(path: Path, how) -> Any:
+def _read(path: Path, how: Callable[[Path], Any]) -> Any:
+    if not path.is_file():
+        raise BadInput(
+            f"DIR: expected a folder that alps-ppl run wrote, but {str(path.parent)!r} has no {path.name}; run the "
+            "model file again, to the end"
+        )
     try:
         return how(path)
     except (OSError, ValueError) as error:

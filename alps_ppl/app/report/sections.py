@@ -147,9 +147,9 @@ def mixing(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
     return {"latents": list(moments), "rows": rows}
 
 
-def combinations(tree: xr.DataTree) -> list[dict[str, Any]]:
+def combinations(tree: xr.DataTree, top: int = 5) -> list[dict[str, Any]]:
     """The most probable sets of processes."""
-    vectors = gate_vectors(tree, top=5)
+    vectors = gate_vectors(tree, top=top)
     latents = vectors.columns[:-2]
     return [
         {"latents": list(latents[gates == 1]), "probability": probability}
