@@ -81,6 +81,7 @@ def test_spans():
     assert charts.spans(x, ["train"] * 11, x < 0.75)[-1].label == "forecast"
     assert charts.spans(x, ["train"] * 9 + ["winter"] * 2, observed)[-1].label == "winter"
     assert charts.spans(x, ["test"] * 11, observed)[0].label == "test"
+    assert charts.spans(x, ["train"] * 9 + ["not observed"] * 2, observed)[-1].kind == "held-out"
 
 
 def test_many_spans_have_no_room_for_labels():
