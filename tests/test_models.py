@@ -22,15 +22,15 @@ def load(name):
     return module
 
 
-def square_wave_answers(seed, **shorter):
-    """Both engines' probabilities with the file's settings but for ``shorter`` ones of SVI, and the gates' R-hat."""
+def square_wave_answers(seed):
+    """Both engines' probabilities with the file's settings, and the gates' R-hat."""
     file = load("square_wave")
     data = file.data()
     model, keys = file.model(data), jax.random.split(jax.random.key(seed))
     fits = {
         engine: fit(model, data.train_inputs, data.train_y, rng_key=key, progress_bar=False, **settings)
         for engine, fit, key, settings in (
-            ("svi", alps.fit_svi, keys[0], file.SVI | shorter),
+            ("svi", alps.fit_svi, keys[0], file.SVI),
             ("gibbs", alps.fit_gibbs, keys[1], file.GIBBS),
         )
     }
@@ -44,16 +44,6 @@ def assert_the_papers_answer(probability, r_hat):
     assert (odd >= 0.9).all(axis=None), probability
     assert (even <= 0.1).all(axis=None), probability
     assert (abs(probability["svi"] - probability["gibbs"]) <= 0.1).all(), probability
-    assert (r_hat <= 1.01).all()
-
-
-def test_square_wave():
-    """With a third of SVI's steps, after which its even harmonics are at .1 to .3."""
-    # Any seed will do: this one is the day's.
-    probability, r_hat = square_wave_answers(20261128, num_steps=3_000)
-    assert (probability.iloc[::2] >= 0.9).all(axis=None), probability
-    assert (probability.svi.iloc[1::2] <= 0.5).all(), probability
-    assert (probability.gibbs.iloc[1::2] <= 0.1).all(), probability
     assert (r_hat <= 1.01).all()
 
 
