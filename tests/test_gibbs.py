@@ -120,14 +120,17 @@ def test_nothing_that_is_kept_is_as_long_as_the_data(key):
     assert fitted.samples["x"].shape[-1] == 37
 
 
-@pytest.mark.parametrize("num_outputs", [1, 2])
-def test_one_latent_of_many_features_ends(num_outputs):
-    """Four chains side by side never did: XLA's program for them hung on two cores."""
-    y = np.random.default_rng(0).normal(size=(150, num_outputs))
+@pytest.mark.parametrize(
+    ("num_times", "num_outputs", "lengthscale", "num_chains"), [(150, 1, 3.0, 4), (150, 2, 3.0, 4), (60, 1, 2.0, 16)]
+)
+def test_one_latent_of_many_features_ends(num_times, num_outputs, lengthscale, num_chains):
+    """Chains side by side never did: XLA's program for them hung on two cores."""
+    y = np.random.default_rng(0).normal(size=(num_times, num_outputs))
     y[1, -1] = np.nan
-    model = alps.ALPS({"rough": kernels.ExpSquared(3.0)}, num_outputs, noise_variance=dist.InverseGamma(2.0, 0.2))
-    lengths = {"num_warmup": 200, "num_samples": 200}  # of 50 and 100 it did end
-    sampled = fit(model, np.arange(150.0), y, start="dispersed", **lengths)
+    covariance = kernels.ExpSquared(lengthscale)
+    model = alps.ALPS({"rough": covariance}, num_outputs, noise_variance=dist.InverseGamma(2.0, 0.2))
+    lengths = {"num_warmup": 200, "num_samples": 200, "num_chains": num_chains}  # of 50 and 100 sweeps it did end
+    sampled = fit(model, np.arange(float(num_times)), y, start="dispersed", **lengths)
     assert np.isfinite(sampled.sample_stats["lp"]).all()
 
 

@@ -8,19 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from numpyro.util import is_prng_key
 from tqdm.auto import tqdm
 
 from alps_ppl import checks
 from alps_ppl.checkpoints import Checkpoint
 from alps_ppl.gibbs.kernel import ALPSGibbs
 from alps_ppl.gibbs.posterior import GibbsFit, fit_of_draws
-from alps_ppl.gibbs.sweep import ALPSGibbsState, sweep
+from alps_ppl.gibbs.sweep import ALPSGibbsState, sweep_chains
 from alps_ppl.model.alps import ALPS
-
-# With more features than this, the chains of a program take their sweeps in turn: side by side they are no faster, and
-# XLA's program for four chains of one latent of rank 116 never ended on two cores (jaxlib 0.10.2).
-SIDE_BY_SIDE = 64
 
 
 def fit_gibbs(
@@ -120,12 +115,10 @@ def check_lengths(num_warmup: Any, num_samples: Any, num_chains: Any, thinning: 
 @partial(jax.jit, static_argnums=0, donate_argnums=4)
 def _sweeps(plan, model, stats, state: ALPSGibbsState, draws, begin, end, first, thinning):
     """Sweeps ``begin`` to ``end`` of all chains, and the draws with those that are kept."""
-    one = partial(sweep, plan, model, stats)
-    of_all = jax.vmap if sum(plan.layout.ranks) <= SIDE_BY_SIDE else lambda f: partial(jax.lax.map, f)
 
     def step(n, carry):
         state, draws = carry
-        state = one(state) if is_prng_key(state.rng_key) else of_all(one)(state)
+        state = sweep_chains(plan, model, stats, state)
         # Draws of the warm-up, and those thinned out, are overwritten by the one that is kept.
         place = jnp.maximum(n - first, 0) // thinning
         return state, {name: draws[name].at[place].set(value) for name, value in _fields(state).items()}

@@ -19,7 +19,7 @@ from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, latent_features
 from alps_ppl.gibbs.moves import MOVES, Plan
 from alps_ppl.gibbs.statistics import Statistics, statistics
-from alps_ppl.gibbs.sweep import STARTS, ALPSGibbsState, first_state, sweep
+from alps_ppl.gibbs.sweep import STARTS, ALPSGibbsState, first_state, sweep_chains
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import equal_covariance_groups
 
@@ -154,8 +154,7 @@ class ALPSGibbs(MCMCKernel):
     def sample(self, state: ALPSGibbsState, model_args, model_kwargs) -> ALPSGibbsState:
         """One sweep over all moves."""
         _refuse_traced_data((model_args, model_kwargs))
-        one = partial(sweep, self.plan, self.model, self.stats)
-        return one(state) if is_prng_key(state.rng_key) else jax.vmap(one)(state)
+        return sweep_chains(self.plan, self.model, self.stats, state)
 
     def postprocess_fn(self, model_args, model_kwargs):
         """From a draw of the latents' gates to a draw of the site ``b``."""

@@ -1,5 +1,6 @@
 """A sweep: the list of its moves, between two states of a chain (paper, App. C)."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jaxtyping import Array, Float, Int
+from numpyro.util import is_prng_key
 
 from alps_ppl.gibbs.moves import MOVES, Chain, Plan, Sizes, Target, log_prior
 from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
@@ -17,6 +19,9 @@ from alps_ppl.model.alps import ALPS
 # proposals are there in any case, and the first of them isn't used.
 NORMALS = ("latents", "mixing", "gate_column", "gate_latent", "marginal_walk", "scale")
 UNIFORMS = ("gate", "gate_column", "gate_latent", "acceptance", "marginal_swap", "marginal_walk", "exchange", "scale")
+# How many entries the chains' matrices may have side by side. With more, XLA's program can wait for ever (jaxlib
+# 0.10.2, two cores): of one latent, four chains of 116 features and 16 of 60 did, two of 116 didn't.
+SIDE_BY_SIDE = 4 * 64**2
 STARTS = ("held", "prior", "dispersed", "off", "on")
 
 
@@ -69,6 +74,15 @@ def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> 
     return ALPSGibbsState(z, energy, gate_prob, rng_key, jnp.maximum(state.open_sweeps - 1, 0))
 
 
+def sweep_chains(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> ALPSGibbsState:
+    """``sweep`` of one chain, or of each of a batch: side by side, or in turn where their matrices are large."""
+    one = partial(sweep, plan, model, stats)
+    if is_prng_key(state.rng_key):
+        return one(state)
+    entries = len(state.rng_key) * sum(plan.layout.ranks) ** 2
+    return jax.vmap(one)(state) if entries <= SIDE_BY_SIDE else jax.lax.map(one, state)
+
+
 def first_state(
     plan: Plan, start: str, model: ALPS, stats: Statistics, rng_key: Array, sites: dict[str, Array], open_sweeps: int
 ) -> ALPSGibbsState:
@@ -105,10 +119,11 @@ def _numbers(plan: Plan, target: Target, key: Array, dtype) -> RandomNumbers:
     model = target.model
     sizes = Sizes(len(model.outputs), len(model.latents), len(model.gate_names), len(target.single), plan)
     moves = {name: MOVES[name] for name in plan.moves}
-    normal = {name: moves[name].normal(sizes) for name in NORMALS if name in moves}
-    shared = {"acceptance": (1 + 3 * sizes.latents,)}
-    uniform = {n: shared.get(n) or moves[n].uniform(sizes) for n in UNIFORMS if n in moves or n in shared}
-    numbers = random_numbers(key, normal, uniform, dtype)
+    normal = {name: move.normal(sizes) for name, move in moves.items() if move.normal}
+    uniform = {name: move.uniform(sizes) for name, move in moves.items() if move.uniform}
+    uniform["acceptance"] = (1 + 3 * sizes.latents,)
+    normal = {name: normal[name] for name in NORMALS if name in normal}
+    numbers = random_numbers(key, normal, {name: uniform[name] for name in UNIFORMS if name in uniform}, dtype)
 
     accepting = [name for name, move in moves.items() if move.acceptance]
     ends = np.cumsum([1, *(moves[name].acceptance(sizes) for name in accepting)])
