@@ -151,6 +151,13 @@ def test_of_fits_by_name(fits):
         plots.plot_training(fits["gibbs"])
 
 
-def test_an_axis_too_few():
-    with pytest.raises(ValueError, match="shorter"):
-        plots.plot_latents(tree(1.0, on=(1, 1)), axes=plt.subplots()[1])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plots.plot_latents(tree(1.0, on=(1, 1)), axes=plt.subplots()[1]), "axes: .*2 latents .*got 1"),
+        (lambda: plots.plot_engines(pd.DataFrame({"latent": []})), "comparison: .*compare_engines"),
+    ],
+)
+def test_what_cannot_be_drawn(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

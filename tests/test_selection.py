@@ -107,6 +107,7 @@ def test_what_has_no_sensitivity(fits):
     cases = [
         ((fits["svi"],), ValueError, "tree: .*Gibbs"),
         (({"gibbs": tree},), TypeError, "tree: .*got dict"),
+        ((tree, []), ValueError, "inclusion_probs: .*at least one"),
         ((tree, [1]), ValueError, "inclusion_probs: .*1e-06 to"),
     ]
     for arguments, error, message in cases:

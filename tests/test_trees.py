@@ -83,6 +83,7 @@ def test_trees_survive_netcdf(trees, tmp_path):
 def test_what_is_neither_a_tree_nor_a_fit_is_an_error(trees):
     posterior = trees["gibbs"]["posterior"].to_dataset()
     cases = [
+        ({}, ValueError, "trees: .*at least one"),
         (3, TypeError, "tree: expected a fit or its to_datatree, got int"),
         ({"a": posterior}, TypeError, r"trees\['a'\]: .*got Dataset"),
         (xr.DataTree.from_dict({"other": posterior}), ValueError, "tree: .*without posterior"),

@@ -33,12 +33,21 @@ ENGINES: dict[str, type[SVIFit] | type[GibbsFit]] = {"svi": SVIFit, "gibbs": Gib
 def save(fit: Fit, path: str | Path, *, tree: xr.DataTree | None = None, conversion: Conversion | None = None) -> None:
     """Write a fit to a netCDF file that ``load`` and ArviZ read; one that is there is replaced.
 
-    ``tree`` is ``to_datatree(fit)``, whose groups the file then has; without it the file has neither draws of x nor of
-    y, which ``load`` doesn't need. ``conversion`` is that of the ``Data`` fitted: how its times and units become those
-    of predictions. Draws of x, y and the log likelihood are stored in single precision, everything that predictions
-    come from in full. A covariance of a class that isn't tinygp's can't be described in a file: a warning says so, and
-    such a file needs the model again, ``load(path, model=model)``. Raises a TypeError for what isn't a fit, and a
-    ValueError for a path without a folder or another fit's tree.
+    Parameters
+    ----------
+    fit
+        Of ``fit_svi``, ``fit_gibbs`` or ``from_mcmc``.
+    path
+        The file's name, in a folder that there is.
+    tree
+        ``to_datatree(fit)``, whose groups the file then has. Without it the file has neither draws of x nor of y, which
+        ``load`` doesn't need.
+    conversion
+        Of the ``Data`` that was fitted: how its times and units become those of predictions.
+
+    Draws of x, y and the log likelihood are stored in single precision, everything that predictions come from in full.
+    A covariance of a class that isn't tinygp's can't be described in a file: a warning says so, and such a file needs
+    the model again, ``load(path, model=model)``. Raises a TypeError or ValueError for what is none of these.
     """
     check_fit(fit)
     path = Path(path)

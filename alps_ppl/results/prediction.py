@@ -62,8 +62,14 @@ def predict(
 def log_predictive_density(fit: Fit, new_inputs: Any, new_y: Any, *, num_draws: int = 1000) -> xr.DataArray:
     """Log p(y_i(t) | Y) of each cell of ``new_y`` by itself, (time, output), in nats; NaN where it is missing.
 
-    ``new_y`` is (time, output) in the unit of the fitted y, with NaN for a missing cell. The other arguments are
-    ``predict``'s, and so are the errors.
+    Parameters
+    ----------
+    fit, new_inputs, num_draws
+        As in ``predict``.
+    new_y
+        (time, output) in the unit of the fitted y, with NaN for a missing cell.
+
+    Raises a ValueError or TypeError for what is none of these.
     """
     draws = predictive(fit, new_inputs, num_draws)
     # Without the inputs of several columns, whose dimension an array of (time, output) hasn't.

@@ -38,6 +38,8 @@ def inclusion_sensitivity(
             "tree: expected a Gibbs run's; SVI's q holds the gates apart, so that its draws can't be weighted into "
             "another prior's posterior; fit again with that prior"
         )
+    if len(inclusion_probs) == 0:
+        raise ValueError("inclusion_probs: expected at least one probability, got none")
     gates, _ = gates_of(tree)
     constant = tree["constant_data"].to_dataset()
     prior = constant["prior_inclusion_prob"].values

@@ -82,6 +82,8 @@ def as_trees(given: Any, *, needs: str = "b", groups: Sequence[str] = ("posterio
     if isinstance(given, xr.DataTree) or not isinstance(given, Mapping):  # a DataTree is a Mapping, too
         tree = as_tree(given, needs=needs, groups=groups)
         return {tree.attrs.get("engine", "posterior"): tree}
+    if not given:
+        raise ValueError("trees: expected at least one tree or fit, got none")
     return {engine: as_tree(one, f"trees[{engine!r}]", needs=needs, groups=groups) for engine, one in given.items()}
 
 

@@ -21,10 +21,24 @@ LARGEST = 1e150
 class Conversion:
     """From a table's times to a model's inputs, and from standardised outputs to the table's units.
 
-    It is what a file keeps of the ``Data`` beside a posterior. ``loc``, ``scale`` (output,) are each output's observed
-    training mean and sd, in its unit; ``columns`` are the names of the inputs' columns. ``origin`` is the date from
-    which inputs are counted, as ISO 8601 text (None where times weren't dates), ``step`` what they are counted in,
-    "hours" or "days" (None where times are plain numbers).
+    It is what a file keeps of the ``Data`` beside a posterior.
+
+    Parameters
+    ----------
+    outputs
+        The outputs' names.
+    loc, scale
+        (output,) each output's observed training mean and sd, in its unit.
+    units
+        The unit of each output that has one.
+    input_label
+        What the inputs are, for figures.
+    columns
+        The names of the inputs' columns.
+    origin
+        The date from which inputs are counted, as ISO 8601 text; None where times weren't dates.
+    step
+        What they are counted in, "hours" or "days"; None where times are plain numbers.
     """
 
     outputs: list[str]

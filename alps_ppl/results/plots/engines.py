@@ -41,10 +41,23 @@ def plot_training(fit: SVIFit, *, axes: Any = None) -> np.ndarray:
 
 
 def plot_engines(comparison: pd.DataFrame, *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
-    """``compare_engines``'s table as a picture: inclusion probabilities, predictions per output, H's means and sds.
+    """``compare_engines`` as a picture: inclusion probabilities, predictions per output, H's means with their sds.
 
-    ``unit`` is that of H: of the outputs that were fitted. ``axes``: three; a new figure if left out.
+    Parameters
+    ----------
+    comparison
+        ``compare_engines``'s table.
+    unit
+        Of H: the unit of the outputs that were fitted.
+    axes
+        Three; a new figure if left out.
+
+    Returns
+    -------
+    The three axes. Raises a ValueError for another table.
     """
+    if list(comparison.columns[:2]) != ["quantity", "of"]:
+        raise ValueError(f"comparison: expected compare_engines's result, got columns {list(comparison.columns)}")
     engines = list(comparison.columns[2:4])
     if axes is None:
         _, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")

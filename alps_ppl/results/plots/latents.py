@@ -52,9 +52,21 @@ def plot_inclusion(table: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
 def plot_mixing(trees: Trees, *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
     """Mean and variance of the mixing matrix H, a row per engine: the paper's Figures 3a and 3b.
 
-    ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. A latent's sign is free; its
-    draws are given one sign, the same for all engines. The names of latents that no engine has on (above 1/2) are grey.
-    ``unit`` is that of H: of the outputs that were fitted. ``axes``: (engine, 2); a new figure if left out.
+    A latent's sign is free; its draws are given one sign, the same for all engines. The names of latents that no
+    engine has on (above 1/2) are grey.
+
+    Parameters
+    ----------
+    trees
+        Fits or ``to_datatree``'s trees by the engine's name, or one of them.
+    unit
+        Of H: the unit of the outputs that were fitted.
+    axes
+        (engine, 2); a new figure if left out.
+
+    Returns
+    -------
+    The axes (engine, 2).
     """
     trees = as_trees(trees, needs="x")
     first = next(iter(trees.values()))["posterior"]
@@ -92,8 +104,22 @@ def plot_mixing(trees: Trees, *, unit: str = "unit of the output", axes: Any = N
 def plot_latents(trees: Trees, *, input_label: str = "t", axes: Any = None) -> np.ndarray:
     """Each latent that some engine has on (above 1/2): mean and 90 % band of x_j while its gate is open.
 
-    ``trees`` are as in ``plot_mixing``, and so are the signs. The paper's Figure 2a has the noiseless ones. ``axes``:
-    one for each latent that is on, or a ValueError; a new figure if left out. Those used are returned.
+    Signs are aligned as in ``plot_mixing``, over the fitted inputs. The paper's Figure 2a has the noiseless ones.
+
+    Parameters
+    ----------
+    trees
+        Fits or ``to_datatree``'s trees by the engine's name, or one of them.
+    input_label
+        What the horizontal axis is called, with its unit.
+    axes
+        One for each latent that is on; a new figure if left out.
+
+    Returns
+    -------
+    The axes, one for each latent that is on.
+
+    Raises a ValueError where there are too few axes.
     """
     trees = as_trees(trees, needs="x")
     draws = {engine: p.stack(sample=("chain", "draw")) for engine, p in align_engines(trees).items()}
@@ -103,9 +129,11 @@ def plot_latents(trees: Trees, *, input_label: str = "t", axes: Any = None) -> n
         rows = max(1, len(on))
         _, axes = plt.subplots(rows, 1, figsize=(9, 1.5 * rows + 0.9), sharex=True, squeeze=False, layout="constrained")
     axes = np.asarray(axes, dtype=object).ravel()
+    if len(axes) < len(on):
+        raise ValueError(f"axes: expected one for each of the {len(on)} latents that are on, got {len(axes)}")
     time = first["time"].values
     order = np.argsort(time, kind="stable")
-    for latent, ax in zip(on, axes[: len(on)], strict=True):
+    for latent, ax in zip(on, axes, strict=False):
         for place, (engine, posterior) in enumerate(draws.items()):
             here = posterior.sel(latent=latent)
             x = here["x"].transpose("sample", "time").values[here["b"].values == 1][:, order]

@@ -24,10 +24,26 @@ def plot_reconstruction(
 ) -> np.ndarray:
     """Every output with each engine's mean and band: the paper's Figures 1 and 2b.
 
-    ``predictions`` are ``predict``'s results at the same inputs, by engine; ``y`` (time, output) is what was observed
-    there, NaN where missing, in their unit. The first engine's band is filled, the others' have dashed edges. Cells
-    ``held_out`` (time, output), which the fit didn't see, lie on a shaded span. ``units`` are the outputs', by name.
-    ``axes``: one for each output; a new figure if left out. Those used are returned.
+    The first engine's band is filled, the others' have dashed edges. Held-out cells lie on a shaded span.
+
+    Parameters
+    ----------
+    predictions
+        ``predict``'s results at the same inputs, by engine.
+    y
+        (time, output) what was observed there, NaN where missing, in the predictions' unit.
+    held_out
+        (time, output) which of these cells the fit didn't see; none if left out.
+    input_label
+        What the horizontal axis is called, with its unit.
+    units
+        Each output's unit, by its name.
+    axes
+        One for each output; a new figure if left out.
+
+    Returns
+    -------
+    The axes, one for each output.
     """
     time, outputs, y, held_out = _cells(predictions, y, held_out)
     order = np.argsort(time, kind="stable")
@@ -73,7 +89,16 @@ def plot_predicted(
 
     Held-out cells (all cells, where none are held out) have the interval of their prediction as a bar.
 
-    The arguments are ``plot_reconstruction``'s. ``axes``: (output, engine); a new figure if left out.
+    Parameters
+    ----------
+    predictions, y, held_out, units
+        As in ``plot_reconstruction``.
+    axes
+        (output, engine); a new figure if left out.
+
+    Returns
+    -------
+    The axes (output, engine).
     """
     _, outputs, y, held_out = _cells(predictions, y, held_out)
     if axes is None:
