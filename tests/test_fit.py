@@ -316,7 +316,7 @@ def test_decoys_and_auto_say_what_was_chosen(csv):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Missing option '--latent'"),
+        ([], "latent: expected at least one"),
         (["--latent", "daily"], "NAME = COVARIANCE"),
         (["--latent", "daily = rbf(4q) + foo"], "latent 'daily': covariance 'rbf(4q) + foo': at character 5: unknown"),
         (["--latent", "a = rbf(1d)", "--latent", "a = rbf(2d)"], "names that differ"),

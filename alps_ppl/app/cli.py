@@ -128,7 +128,6 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
 @click.option(
     "--latent",
     "latents",
-    required=True,
     multiple=True,
     metavar="NAME = COVARIANCE",
     help="A process to look for, e.g. 'slow = matern12(4d)'; or auto, which proposes some. Give one or more.",

@@ -148,6 +148,10 @@ def _latents(
     wanted: list[Proposal] = []
     for text in texts:
         wanted += propose(data.train_inputs, data.train_y, unit) if text.strip() == "auto" else [_given(text)]
+    if not wanted:
+        raise ValueError(
+            "latent: expected at least one, e.g. --latent 'daily = linear_periodic(24h)', or --latent auto"
+        )
     named = [_latent(proposal, data, unit) for proposal in wanted]
     given = {latent.parsed.source: latent.name for latent in named if not latent.why}
     twice = [(latent, given[latent.parsed.source]) for latent in named if latent.why and latent.parsed.source in given]

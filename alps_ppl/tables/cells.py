@@ -79,6 +79,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         table = pd.read_parquet(path)
     except ImportError:
         raise ValueError(f"{path.name}: reading Parquet needs pyarrow; install it, or save the table as CSV") from None
+    except OSError:
+        raise
+    except Exception as error:  # pyarrow's own
+        raise ValueError(f"{path.name}: expected a Parquet file, got {short(str(error))}") from None
     if not isinstance(table.index, pd.RangeIndex):
         table = table.reset_index()
     names = [_on_one_line(str(name)) for name in table.columns]
