@@ -13,6 +13,7 @@ from alps_ppl.gibbs.kernel import ALPSGibbs
 from alps_ppl.gibbs.posterior import GibbsFit, from_mcmc
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import linear, linear_periodic, on_column
+from alps_ppl.model.memory import PrivateMemory, private_memory
 from alps_ppl.model.processes import GaussianProcess, SparseGaussianProcess
 from alps_ppl.svi.fit import NonFiniteLossError, fit_svi
 from alps_ppl.svi.guide import StructuredMeanField
@@ -52,12 +53,12 @@ _MODULE = {name: module for module, names in _LAZY.items() for name in names.spl
 
 # fmt: off
 __all__ = [
-    "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "SVIFit",
-    "SparseGaussianProcess", "StructuredMeanField", "align_signs", "annealed_temperature", "compare_engines",
+    "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "PrivateMemory",
+    "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "align_signs", "annealed_temperature", "compare_engines",
     "covariance", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics", "gate_vectors",
     "inclusion_sensitivity", "inclusion_table", "init_from_svi", "linear", "linear_periodic", "load",
-    "load_conversion", "log_predictive_density", "num_active", "on_column", "plots", "predict", "prune", "read_table",
-    "relaxed_program", "save", "split_table", "to_datatree", "variance_shares",
+    "load_conversion", "log_predictive_density", "num_active", "on_column", "plots", "predict", "private_memory", "prune",
+    "read_table", "relaxed_program", "save", "split_table", "to_datatree", "variance_shares",
 ]
 # fmt: on
 

@@ -42,12 +42,12 @@ class OldGate(c.GateAndBlock):
         self.wrong, self.old = on, old
 
     def transform(self, uniform, noise):
-        right = super().transform(uniform, noise)
+        right, noise = super().transform(uniform, noise), noise.reshape(self.on.event_shape)
         block = jnp.where(self.old, c.standard_draw(self.on, noise), c.standard_draw(self.off, noise))
-        return jnp.where(self.wrong, right.at[1:].set(block), right)
+        return jnp.where(self.wrong, right.at[1:].set(block.reshape(-1)), right)
 
     def log_prob(self, value):
-        gate, block = value[..., 0] == 1, value[..., 1:]
+        gate, block = value[..., 0] == 1, value[..., 1:].reshape(*value.shape[:-1], *self.on.event_shape)
         log_gate = jax.nn.log_sigmoid(jnp.where(gate, self.logits, -self.logits))
         return log_gate + jnp.where(self.old, self.on.log_prob(block), self.off.log_prob(block))
 
@@ -61,7 +61,7 @@ def printed_gate(right, on, moments, H, b, noise_variance, inclusion_logits, j, 
 
 
 def column_of_the_old_gate(right, on, moments, H, b, *rest):
-    return OldGate(right(moments, H, b, *rest), on, b[rest[-1]] == 1)
+    return OldGate(right(moments, H, b, *rest), on, b[jnp.atleast_1d(rest[-1])[0]] == 1)
 
 
 def latent_of_the_old_gate(right, on, likelihood, gated_weights, inclusion_logits, j, own):

@@ -154,3 +154,9 @@ def quadrature_posterior(covariances, s, noise_variance, inclusion_prob, t, y, t
     mean = probabilities @ np.array(means)
     variance = probabilities @ (np.array(variances) + np.array(means) ** 2) - mean**2
     return probabilities @ np.array(gates), mean, variance
+
+
+def own_covariance(share, lengthscale, t1, t2):
+    """C(t, t') = rho exp(-|t - t'| / l) + (1 - rho) where it is the same row, one pair at a time (``t1 is t2``)."""
+    memory = [[share * np.exp(-abs(a - b) / lengthscale) for b in t2] for a in t1]
+    return np.array(memory) + (1 - share) * np.eye(len(t1), len(t2)) * (t1 is t2)

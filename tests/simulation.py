@@ -1,6 +1,7 @@
 """The program simulated, for tests of the whole sampler: its prior's exact moments, and sweeps on data that change.
 
 Two latents share a covariance (they can change places) but not their priors; cells are missing; the noise is learnt.
+With ``memory``, the third latent has two copies, and each output a private memory.
 """
 
 import functools
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import reference
 from jax import random
 from numpyro.infer import Predictive
 from scipy import special
@@ -19,40 +21,62 @@ import alps_ppl as alps
 from alps_ppl.gibbs import features
 from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.sweep import sweep
+from alps_ppl.model.memory import OutputNoise, PrivateMemory
 
 TIMES = np.array([0.0, 0.6, 1.5, 2.1, 4.0])
 OBSERVED = np.array([[1, 1], [0, 1], [1, 1], [1, 0], [1, 1]], bool)
 NOISE_PRIOR = (3.0, 1.0)
 
 
-def small_model():
+MEMORY = PrivateMemory(np.array([0.0, 0.6, 0.95]), np.array([1.0, 0.8, 3.0]), np.log([0.5, 0.3, 0.2]))
+
+
+def small_model(memory=False):
     """Three latents of two outputs, all priors unequal."""
+    more = {"copies": {"c": 2}, "private_memory": MEMORY} if memory else {}
     return alps.ALPS(
         {"a": kernels.Exp(scale=1.0), "b": kernels.Exp(scale=1.0), "c": alps.linear_periodic(2.5)},
         2,
         inclusion_prob=[0.3, 0.5, 0.8],
         mixing_variance=[[1.0, 0.5, 2.0], [0.7, 1.5, 0.3]],
         noise_variance=dist.InverseGamma(*NOISE_PRIOR),
+        **more,
     )
 
 
+def own_covariances():
+    """C_g of every point of the grid at all times, (point, time, time)."""
+    points = zip(MEMORY.share, MEMORY.lengthscale, strict=True)
+    return np.array([reference.own_covariance(share, length, TIMES, TIMES) for share, length in points])
+
+
+def own_precisions():
+    """C_g^-1 of the times at which each output is observed, (point, output, time, time), zero elsewhere."""
+    found = np.zeros((3, 2, 5, 5))
+    for g, C in enumerate(own_covariances()):
+        for i in range(2):
+            seen = np.ix_(OBSERVED[:, i], OBSERVED[:, i])
+            found[g, i][seen] = np.linalg.inv(C[seen])
+    return found
+
+
 @functools.cache
-def _draws_of_the_program():
-    draw = Predictive(small_model(), num_samples=20_000, parallel=True)
+def _draws_of_the_program(memory):
+    draw = Predictive(small_model(memory), num_samples=20_000, parallel=True)
     return jax.jit(lambda key: draw(key, TIMES))(random.key(20261128))
 
 
-def prior(key, num):
+def prior(key, num, memory=False):
     """The program's own draws of all its sites, y included: ``num`` of a pool, since tracing it takes seconds."""
     chosen = random.choice(key, 20_000, (num,), replace=False)
-    return {name: value[chosen] for name, value in _draws_of_the_program().items()}
+    return {name: value[chosen] for name, value in _draws_of_the_program(memory).items()}
 
 
 class Simulation:
     """Sweeps of the small model, with y (time, output) as an argument of the compiled program."""
 
-    def __init__(self, moves, *, states=False):
-        self.model = small_model()
+    def __init__(self, moves, *, states=False, memory=False):
+        self.model = small_model(memory)
         self.kernel = alps.ALPSGibbs(self.model, moves=moves, start="prior")
         # With states, the two rough latents have Markov states and the third has features.
         with mock.patch.object(features, "LOW_RANK", 2 if states else features.LOW_RANK):
@@ -62,7 +86,8 @@ class Simulation:
 
     def states(self, key, num, sites=None):
         """First states of ``num`` chains, at ``sites`` where they are given."""
-        given = {name: sites[name] for name in ("b", "H", "x", "noise_variance")} if sites else None
+        names = ("b", "H", "x", "noise_variance", "memory")
+        given = {name: sites[name] for name in names if name in sites} if sites else None
         return self.kernel.first_states(random.split(key, num), 0, given)
 
     def sweep(self, state, y):
@@ -73,8 +98,27 @@ class Simulation:
             projection=filled.T @ self.phi,
             sum_squares=(filled**2).sum(0),
             states=stats.states and stats.states._replace(sums=filled),
+            private=stats.private and self._private(stats.private, filled),
         )
         return sweep(self.kernel.plan, self.model, stats, state)
+
+    def _private(self, private, filled):
+        """Densely, where the package has a filter."""
+        weighted = jnp.einsum("gits,si->git", own_precisions(), filled)
+        projection = jnp.einsum("git,tr->gir", weighted, self.phi)
+        return private._replace(
+            projection=projection[..., : private.projection.shape[-1]],
+            sum_squares=jnp.einsum("git,ti->gi", weighted, filled),
+            y=filled,
+        )
+
+    def redraw(self, key, sites):
+        """y given all sites."""
+        noise = random.normal(key, sites["f"].shape)
+        if "memory" in sites:
+            factors = jnp.linalg.cholesky(own_covariances())[sites["memory"]]
+            noise = jnp.einsum("its,si->ti", factors, noise)
+        return sites["f"] + jnp.sqrt(sites["noise_variance"]) * noise
 
     def sites(self, state):
         """The program's sites and f (time, output)."""
@@ -109,14 +153,21 @@ def _if(flag, step):
 
 def log_likelihood(sites, y):
     """Of the observed cells."""
-    log_prob = dist.Normal(sites["f"], jnp.sqrt(sites["noise_variance"])).log_prob(y)
-    return jnp.where(OBSERVED, log_prob, 0.0).sum()
+    f, noise_variance = sites["f"], sites["noise_variance"]
+    if "memory" in sites:
+        observed = jnp.where(OBSERVED, y, jnp.nan)
+        return OutputNoise(f, noise_variance, MEMORY.at(sites["memory"]), jnp.asarray(TIMES), observed).log_prob(y)
+    return jnp.where(OBSERVED, dist.Normal(f, jnp.sqrt(noise_variance)).log_prob(y), 0.0).sum()
 
 
 def summaries(sites, y):
     """What is averaged, by name."""
     b, H, x, f, log_noise = sites["b"], sites["H"], sites["x"], sites["f"], jnp.log(sites["noise_variance"])
-    return {
+    found = {}
+    if "memory" in sites:
+        point = jax.nn.one_hot(sites["memory"], 3)
+        found = {"memory": point, "memory log noise": point * log_noise[:, None], "memory f^2": point * (f**2).T[:, :1]}
+    return found | {
         "b": b,
         "b b'": jnp.stack([b[0] * b[1], b[0] * b[2], b[1] * b[2]]),
         "|H|": jnp.abs(H),
@@ -133,18 +184,26 @@ def summaries(sites, y):
 
 
 @functools.cache
-def prior_means():
+def prior_means(memory=False):
     """The exact means of ``summaries`` (and of the gates' probabilities) when y is drawn too."""
-    model = small_model()
+    model = small_model(memory)
     prob, s = model.inclusion_prob, model.mixing_variance
-    variance, lagged = np.ones((3, 5)), np.ones((3, 4))
+    variance, lagged = np.ones((len(prob), 5)), np.ones((len(prob), 4))
     for j, covariance in enumerate(model.covariances):
         for n in range(4):
             lagged[j, n] = covariance.evaluate(TIMES[n], TIMES[n + 1])
     shape, rate = NOISE_PRIOR
     log_noise = np.log(rate) - special.digamma(shape)
     abs_H = np.sqrt(2 * s / np.pi)
-    return {
+    found, half_log_det = {}, 0.0
+    if memory:
+        point = np.exp(MEMORY.log_prior)
+        found = {"memory": np.tile(point, (2, 1)), "memory log noise": np.tile(point * log_noise, (2, 1))}
+        found["memory f^2"] = np.outer(s @ prob, point)
+        for i in range(2):
+            seen = np.ix_(OBSERVED[:, i], OBSERVED[:, i])
+            half_log_det += 0.5 * point @ [np.linalg.slogdet(C[seen])[1] for C in own_covariances()]
+    return found | {
         "b": prob,
         "b b'": np.array([prob[0] * prob[1], prob[0] * prob[2], prob[1] * prob[2]]),
         "|H|": abs_H,
@@ -156,6 +215,6 @@ def prior_means():
         "(log noise)^2": np.full(2, special.polygamma(1, shape) + log_noise**2),
         "b log noise": np.tile(prob * log_noise, (2, 1)),
         "f^2": np.tile(s @ prob, (5, 1)),
-        "log likelihood": -0.5 * OBSERVED.sum() * (np.log(2 * np.pi) + log_noise + 1),
-        "gate_prob": prob,
+        "log likelihood": -0.5 * OBSERVED.sum() * (np.log(2 * np.pi) + log_noise + 1) - half_log_det,
+        "gate_prob": prob[model.first],
     }

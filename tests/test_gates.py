@@ -148,14 +148,6 @@ def test_wrong_gates(arguments, message):
         alps.ALPS({name: COVARIANCES[name] for name in NAMES}, noise_variance=0.1, **arguments)
 
 
-def test_shared_gates_need_a_move():
-    with pytest.raises(ValueError, match=r"moves: .*share a gate"):
-        alps.ALPSGibbs(shared_model(2, 0.1), moves=["gate_column"])
-    kernel = alps.ALPSGibbs(shared_model(3, 0.1))
-    kernel.bind(np.arange(4.0), np.zeros((4, 3)))
-    assert "marginal_gate" in kernel.plan.moves
-
-
 def test_learnt_theta_starts_where_it_is_told(harmonics, key):
     model, t, y = harmonics
     fixed = alps.ALPS({"a": COVARIANCES["rough"]}, 3, noise_variance=0.1)

@@ -27,11 +27,11 @@ SINGLE = {move: {move} if "gate" in move else {"gate", move} for move in CHOICE}
 
 
 @functools.cache
-def program(states=False):
+def program(states=False, memory=False):
     """All moves and mistakes in one compiled program: each chain's means of the test functions over its sweeps."""
     chosen = [move for move in CHOICE if not (states and move == "gate_latent")]
-    simulation = Simulation(chosen, states=states)
-    zeros = jax.tree.map(lambda mean: jnp.zeros(np.shape(mean)), prior_means())
+    simulation = Simulation(chosen, states=states, memory=memory)
+    zeros = jax.tree.map(lambda mean: jnp.zeros(np.shape(mean)), prior_means(memory))
 
     @jax.jit
     def means(chains, keys, num_sweeps, moves, mistakes):
@@ -41,8 +41,7 @@ def program(states=False):
     def one_chain(state, key, num_sweeps):
         def step(n, carry):
             state, sites, total = carry
-            noise = random.normal(random.fold_in(key, n), sites["f"].shape)
-            y = sites["f"] + jnp.sqrt(sites["noise_variance"]) * noise
+            y = simulation.redraw(random.fold_in(key, n), sites)
             state = simulation.sweep(state, y)
             sites = simulation.sites(state)
             values = summaries(sites, y) | {"gate_prob": state.gate_prob}
@@ -53,20 +52,20 @@ def program(states=False):
 
     def run(key, moves, mistake=None):
         keys = random.split(key, 3)
-        chains = simulation.states(keys[0], NUM_CHAINS, prior(keys[1], NUM_CHAINS))
+        chains = simulation.states(keys[0], NUM_CHAINS, prior(keys[1], NUM_CHAINS, memory))
         flags = {move: jnp.asarray(move in moves) for move in chosen}
-        mistakes = None if states else {name: jnp.asarray(name == mistake) for name in MISTAKES}
+        mistakes = None if states or memory else {name: jnp.asarray(name == mistake) for name in MISTAKES}
         num_sweeps = NUM_SWEEPS_OF_A_MISTAKE if mistake else NUM_SWEEPS
         return means(chains, random.split(keys[2], NUM_CHAINS), num_sweeps, flags, mistakes)
 
     return run
 
 
-def z_scores(means):
+def z_scores(means, memory=False):
     """By test function, of the mean over chains."""
     return {
         name: (means[name].mean(0) - exact) / (means[name].std(0, ddof=1) / np.sqrt(NUM_CHAINS))
-        for name, exact in prior_means().items()
+        for name, exact in prior_means(memory).items()
     }
 
 
@@ -87,8 +86,8 @@ def z_scores_with(mistake, key):
     return z_scores(program()(key, {MISTAKES[mistake].move, *MISTAKES[mistake].others}, mistake))
 
 
-def keeps_the_prior(moves, states, key):
-    scores = z_scores(program(states)(key, moves))
+def keeps_the_prior(moves, states, key, memory=False):
+    scores = z_scores(program(states, memory)(key, moves), memory)
     print(moves, "states" if states else "features", *largest(scores))
     return largest(scores)[0] < bound(scores)
 
@@ -105,6 +104,14 @@ def test_sweeps_and_redrawn_data_keep_the_prior(name, key):
 def test_so_do_latents_with_states(name, key):
     """The same where the two rough latents have Markov states and the third has features."""
     assert keeps_the_prior(SETS[name], True, key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("name", ["marginal", "joint_swap", "all"])
+def test_so_do_copies_and_private_memories(name, states, key):
+    """Two copies of one latent, and a memory of each output's own: its point, and its share of all else."""
+    assert keeps_the_prior(SETS[name], states, key, memory=True)
 
 
 @pytest.mark.slow

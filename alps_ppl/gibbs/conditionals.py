@@ -4,6 +4,7 @@ They work in weight space on sufficient statistics of the data. Throughout i is 
 prior variance of H, and h_ij, b_j, x_j, sigma_i^2 as in the paper.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from numpyro.distributions import constraints
 
 from alps_ppl.gibbs.gaussians import PrecisionNormal, StatesNormal
 from alps_ppl.gibbs.statistics import Moments, Statistics, weights_squares
+from alps_ppl.model.memory import PrivateMemory, kalman
 
 Mixing = Float[Array, "output latent"]  # H, or its prior variances s
 PerLatent = Float[Array, " latent"]
@@ -62,19 +64,22 @@ def weights_conditional(
     The paper's is of x, with nm dimensions and precision K^-1 + H_b^T S_b^-1 H_b; its K is singular where a covariance
     has a low rank. With x_j = Phi_j w_j and K_j = Phi_j Phi_j^T it is one of r = sum_j r_j dimensions, whose precision
     is I + sum_i (h_i o b)(h_i o b)^T o G_i / sigma_i^2: r x r, and nothing is inverted. A latent that is off falls back
-    to its prior.
+    to its prior. Where Markov latents and private memories meet, each time has the outputs' memories as states, too,
+    after the latents'.
     """
-    likelihood = weights_likelihood(stats, H * b, noise_variance)
+    gated, s = H * b, stats.states
+    if s is not None and stats.private is not None:
+        s, gated, noise_variance = _with_private_states(stats, gated, noise_variance)
+    likelihood = weights_likelihood(stats, gated, noise_variance)
     precision = jnp.eye(len(likelihood.potential), dtype=H.dtype) + likelihood.precision
-    if stats.states is None:
+    if s is None:
         return PrecisionNormal(likelihood.potential, precision)
-    s = stats.states
-    of_x = jnp.einsum("pt,pjk->tjk", s.counts, _precision_of_x(stats, H * b, noise_variance))
-    spread = jax.nn.one_hot(stats.owner[: len(precision)], H.shape[1], dtype=H.dtype)
+    of_x = jnp.einsum("pt,pjk->tjk", s.counts, _precision_of_x(stats, gated, noise_variance))
+    spread = jax.nn.one_hot(stats.owner[: len(precision)], gated.shape[1], dtype=H.dtype)
     carried = s.transition.mT @ s.precision @ s.transition
     return StatesNormal(
         likelihood.potential,
-        s.sums @ (H * b / noise_variance[:, None]) @ s.observe,
+        s.sums @ (gated / noise_variance[:, None]) @ s.observe,
         precision,
         diagonal=(s.precision + s.observe.T @ of_x @ s.observe).at[:-1].add(carried[1:]),
         below=-s.precision @ s.transition,
@@ -82,12 +87,34 @@ def weights_conditional(
     )
 
 
+def _with_private_states(stats: Statistics, gated: Mixing, noise_variance: PerOutput):
+    """The state space with a unit-variance state of each output's memory, its loadings beside H, and the white noise."""
+    s, memory = stats.states, stats.private.memory.at(stats.point)
+    p = len(noise_variance)
+    decay = jnp.exp(-s.steps[:, None] / memory.lengthscale)
+    beside = jax.vmap(lambda shared, own: jax.scipy.linalg.block_diag(shared, jnp.diag(own)))
+    wider = s._replace(
+        transition=beside(s.transition, decay),
+        precision=beside(s.precision, 1 / (1 - decay**2)),
+        half_log_det=s.half_log_det - 0.5 * jnp.log1p(-(decay**2)).sum(),
+        observe=jax.scipy.linalg.block_diag(s.observe, jnp.eye(p, dtype=gated.dtype)),
+    )
+    loadings = jnp.diag(jnp.sqrt(memory.share * noise_variance))
+    return wider, jnp.concatenate([gated, loadings], 1), (1 - memory.share) * noise_variance
+
+
 def log_evidence(stats: Statistics, H: Mixing, b: PerLatent, noise_variance: PerOutput) -> Float[Array, ""]:
     """Log p(Y | H, b, sigma^2), the latents integrated out: the linear mixing model's evidence."""
-    log_normaliser = stats.num_observed @ jnp.log(2 * jnp.pi * noise_variance)
-    without = -0.5 * (log_normaliser + stats.sum_squares @ (1 / noise_variance))
-    prior_half_log_det = 0.0 if stats.states is None else stats.states.half_log_det
-    return without + weights_conditional(stats, H, b, noise_variance).log_integral + prior_half_log_det
+    s, white, half_log_det = stats.states, noise_variance, 0.0
+    if s is not None:
+        half_log_det = s.half_log_det
+    if stats.private is not None and s is not None:
+        wider, _, white = _with_private_states(stats, H * b, noise_variance)
+        half_log_det = wider.half_log_det
+    elif stats.private is not None:
+        half_log_det = -stats.private.half_log_det[stats.point, jnp.arange(len(white))].sum()
+    without = -0.5 * (stats.num_observed @ jnp.log(2 * jnp.pi * white) + stats.sum_squares @ (1 / white))
+    return without + weights_conditional(stats, H, b, noise_variance).log_integral + half_log_det
 
 
 def mixing_conditional(
@@ -97,12 +124,6 @@ def mixing_conditional(
     gated = moments.xx * b[:, None] * b / noise_variance[:, None, None]
     prior = jax.vmap(jnp.diag)(1 / mixing_variance)
     return PrecisionNormal(moments.xy * b / noise_variance[:, None], prior + gated)
-
-
-def _residual_products(moments: Moments, H, b, j) -> tuple[PerOutput, PerOutput]:
-    """x_j^T r_i, with r_i the residual of output i without latent j, and x_j^T x_j over its observed times."""
-    others = (H * b).at[:, j].set(0.0)
-    return moments.xy[:, j] - (moments.xx[:, j] * others).sum(-1), moments.xx[:, j, j]
 
 
 def gate_conditional(
@@ -129,7 +150,7 @@ def gate_conditional(
 class GateAndBlock(dist.Distribution):
     """A gate and a Gaussian block that is integrated out of its odds: b_j ~ Bern, then the block given b_j.
 
-    The value is [b_j, block]; ``on`` and ``off`` are the block's distributions.
+    The value is [b_j, block], the block flattened; ``on`` and ``off`` are the block's distributions.
     """
 
     support = constraints.real_vector
@@ -139,7 +160,7 @@ class GateAndBlock(dist.Distribution):
         self.logits = logits
         self.on = on
         self.off = off
-        super().__init__((), (1 + on.event_shape[0],), validate_args=validate_args)
+        super().__init__((), (1 + math.prod(on.event_shape),), validate_args=validate_args)
 
     @property
     def probs(self) -> Float[Array, ""]:
@@ -147,27 +168,26 @@ class GateAndBlock(dist.Distribution):
 
     def transform(self, uniform: Float[Array, ""], noise: Float[Array, " dim"]) -> Float[Array, " 1+dim"]:
         """A draw from a uniform and standard normals."""
-        gate = uniform <= self.probs
+        gate, noise = uniform <= self.probs, noise.reshape(self.on.event_shape)
         block = jnp.where(gate, standard_draw(self.on, noise), standard_draw(self.off, noise))
-        return jnp.concatenate([gate[None].astype(block.dtype), block])
+        return jnp.concatenate([gate[None].astype(block.dtype), block.reshape(-1)])
 
     def sample(self, key, sample_shape=()):
         gate_key, block_key = jax.random.split(key)
         uniform = jax.random.uniform(gate_key, sample_shape, self.logits.dtype)
-        noise = jax.random.normal(block_key, sample_shape + self.on.event_shape, self.logits.dtype)
+        noise = jax.random.normal(block_key, (*sample_shape, self.event_shape[0] - 1), self.logits.dtype)
         return jnp.vectorize(self.transform, signature="(),(d)->(e)")(uniform, noise)
 
     def log_prob(self, value):
-        gate, block = value[..., 0] == 1, value[..., 1:]
+        gate, block = value[..., 0] == 1, value[..., 1:].reshape(*value.shape[:-1], *self.on.event_shape)
         log_gate = jax.nn.log_sigmoid(jnp.where(gate, self.logits, -self.logits))
         return log_gate + jnp.where(gate, self.on.log_prob(block), self.off.log_prob(block))
 
 
-def standard_draw(block: PrecisionNormal | dist.Independent, noise: Float[Array, " dim"]) -> Float[Array, " dim"]:
+def standard_draw(block: dist.Distribution, noise: Float[Array, "*event"]) -> Float[Array, "*event"]:
     """A draw of a Gaussian block from standard normals."""
-    if isinstance(block, PrecisionNormal):
-        return block.transform(noise)
-    return block.base_dist.loc + block.base_dist.scale * noise
+    base = getattr(block, "base_dist", block)
+    return base.transform(noise) if isinstance(base, PrecisionNormal) else base.loc + base.scale * noise
 
 
 def gate_and_column_conditional(
@@ -177,21 +197,23 @@ def gate_and_column_conditional(
     noise_variance: PerOutput,
     mixing_variance: Mixing,
     inclusion_logits: PerLatent,
-    j: int | Int[Array, ""],
+    members: int | Int[Array, "..."],
 ) -> GateAndBlock:
-    """(b_j, h_:j) | x, b_-j, H_:-j, sigma^2, Y: the gate with h_:j integrated out, then h_:j given it.
+    """(b_g, H_:g) | x, b_-g, H_:-g, sigma^2, Y: the gate with its columns of H integrated out, then these given it.
 
-    log BF_j = sum_i -1/2 log(1 + s_ij x'x / sigma_i^2) + 1/2 (x'r_i / sigma_i^2)^2 / (1/s_ij + x'x / sigma_i^2).
+    ``members`` are the gate's latents, one or several, padded with the number of latents. Of one latent j,
+    log BF = sum_i -1/2 log(1 + s_ij x'x / sigma_i^2) + 1/2 (x'r_i / sigma_i^2)^2 / (1/s_ij + x'x / sigma_i^2).
     """
-    xr, xx = _residual_products(moments, H, b, j)
-    s = mixing_variance[:, j]
-    precision = 1 / s + xx / noise_variance
-    log_bayes_factor = 0.5 * ((xr / noise_variance) ** 2 / precision - jnp.log1p(s * xx / noise_variance)).sum()
-    return GateAndBlock(
-        inclusion_logits[j] + log_bayes_factor,
-        on=dist.Normal(xr / noise_variance / precision, 1 / jnp.sqrt(precision)).to_event(1),
-        off=dist.Normal(jnp.zeros_like(s), jnp.sqrt(s)).to_event(1),
-    )
+    members = jnp.atleast_1d(jnp.asarray(members))
+    xx, xy = (jnp.take(part, members, axis=1, mode="fill", fill_value=0.0) for part in moments)
+    others = (H * b).at[:, members].set(0.0, mode="drop")
+    potential = (xy - jnp.einsum("iwk,ik->iw", xx, others)) / noise_variance[:, None]
+    mine = jnp.take(xx, members, axis=2, mode="fill", fill_value=0.0) / noise_variance[:, None, None]
+    s = jnp.take(mixing_variance, members, axis=1, mode="fill", fill_value=1.0)
+    on = PrecisionNormal(potential, mine + jax.vmap(jnp.diag)(1 / s))
+    log_bayes_factor = (on.log_integral - 0.5 * jnp.log(s).sum(1)).sum()
+    off = dist.Normal(jnp.zeros_like(s), jnp.sqrt(s)).to_event(2)
+    return GateAndBlock(inclusion_logits[members[0]] + log_bayes_factor, on.to_event(1), off)
 
 
 def gate_and_latent_conditional(
@@ -201,9 +223,9 @@ def gate_and_latent_conditional(
     j: int | Int[Array, ""],
     own: Int[Array, " rank"],
 ) -> GateAndBlock:
-    """(b_j, w_j) | H, b_-j, w_-j, sigma^2, Y: the gate with its latent integrated out, then w_j given it.
+    """(b_j, w_j) | H, b_-j, w_-j, sigma^2, Y: the gate with its latents integrated out, then their weights given it.
 
-    ``own`` are the latent's features, padded with the number of features where there are fewer; the padding
+    j is one of the gate's latents, and ``own`` are their features, padded with the number of features where there are fewer; the padding
     is of no effect. log BF_j = -1/2 log|I + P_jj| + 1/2 u'(I + P_jj)^-1 u, with P_jj = sum_i h_ij^2 G_i,jj / sigma_i^2
     and u = sum_i h_ij Phi_j' r_i / sigma_i^2. ``gated_weights`` are w o b.
     """
@@ -253,6 +275,45 @@ def residual_sum_squares(stats: Statistics, moments: Moments, H: Mixing, b: PerL
     loadings = H * b
     cross = (moments.xy * loadings).sum(-1)
     return jnp.clip(stats.sum_squares - 2 * cross + jnp.einsum("ij,ijk,ik->i", loadings, moments.xx, loadings), 0.0)
+
+
+def residual_squares_by_point(
+    stats: Statistics, weights: Float[Array, " weight"], H: Mixing, b: PerLatent
+) -> Float[Array, "point output"]:
+    """e_i^T C_g^-1 e_i of the residuals e_i = y_i - f_i, for every point g of the private memory's grid."""
+    private, (w, states) = stats.private, stats.split(weights)
+    gated = H * b
+    v = gated[:, stats.owner[: len(w)]] * w  # f_i = Phi v_i
+    if stats.states is None:
+
+        def of_output(output):
+            gram = private.gram[:, stats.pattern[output]]
+            v_i = v[output]
+            return private.sum_squares[:, output] - 2 * private.projection[:, output] @ v_i + (gram @ v_i) @ v_i
+
+        return jax.lax.map(of_output, jnp.arange(len(v))).T
+    f = stats.states.phi @ v.T + states @ stats.states.observe.T @ gated.T
+    errors = private.y - f[private.row]
+    lanes = PrivateMemory(*(values[:, None] for values in private.memory))
+    filter_ = kalman(lanes, private.times, private.observed[:, None])
+    return (filter_.whiten(jnp.broadcast_to(errors[:, None], filter_.gain.shape)) ** 2).sum(0)
+
+
+def memory_conditional(
+    stats: Statistics, squares: Float[Array, "point output"], noise_variance: PerOutput | dist.InverseGamma
+) -> dist.Categorical:
+    """g_i | x, H, b, Y, the point of each output's private memory; s_i^2 is integrated out where it is learnt.
+
+    p(g | e_i) is prior_g |C_g|^-1/2 (beta + e_i' C_g^-1 e_i / 2)^-(alpha + n_i / 2) up to a constant.
+    """
+    private = stats.private
+    logits = private.memory.log_prior[:, None] - private.half_log_det
+    if isinstance(noise_variance, dist.Distribution):
+        prior = noise_variance
+        logits -= (prior.concentration + 0.5 * stats.num_observed) * jnp.log(prior.rate + 0.5 * squares)
+    else:
+        logits -= 0.5 * squares / noise_variance
+    return dist.Categorical(logits=logits.T)
 
 
 def noise_conditional(stats: Statistics, residual_squares: PerOutput, prior: dist.InverseGamma) -> dist.InverseGamma:

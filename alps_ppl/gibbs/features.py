@@ -42,16 +42,23 @@ class Layout(NamedTuple):
     @property
     def own_features(self) -> Int[np.ndarray, "latent rank"]:
         """Each latent's features, padded to the largest rank with the number of features."""
-        ranks, total = np.array(self.ranks), sum(self.ranks)
-        own = np.full((len(ranks), ranks.max()), total)
-        own[np.arange(ranks.max()) < ranks[:, None]] = np.arange(total)
-        return own
+        return self.features_of([[j] for j in range(len(self.ranks))])
 
-    def swapped(self, j: int, k: int) -> Int[np.ndarray, " weight"]:
-        """The places of all weights after two latents of one covariance changed theirs."""
+    def features_of(self, groups: Sequence[Sequence[int]]) -> Int[np.ndarray, "group rank"]:
+        """The features of all latents of each group, padded to the largest number with that of all features."""
+        ends = np.cumsum(self.ranks)
+        own = [np.concatenate([np.arange(ends[j] - self.ranks[j], ends[j]) for j in group]) for group in groups]
+        padded = np.full((len(groups), max(map(len, own))), sum(self.ranks))
+        for row, features in zip(padded, own, strict=True):
+            row[: len(features)] = features
+        return padded
+
+    def swapped(self, pairs: Sequence[tuple[int, int]]) -> Int[np.ndarray, " weight"]:
+        """The places of all weights after the latents of each pair, of one covariance, changed theirs."""
         owner = self.owner
         places = np.arange(len(owner))
-        places[owner == j], places[owner == k] = np.flatnonzero(owner == k), np.flatnonzero(owner == j)
+        for j, k in pairs:
+            places[owner == j], places[owner == k] = np.flatnonzero(owner == k), np.flatnonzero(owner == j)
         return places
 
 

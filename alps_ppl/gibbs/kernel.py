@@ -17,7 +17,7 @@ from numpyro.util import is_prng_key
 
 from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, latent_features
-from alps_ppl.gibbs.moves import MOVES, Plan
+from alps_ppl.gibbs.moves import MOVES, Plan, members
 from alps_ppl.gibbs.statistics import Statistics, statistics
 from alps_ppl.gibbs.sweep import STARTS, ALPSGibbsState, first_state, sweep_chains
 from alps_ppl.model.alps import ALPS
@@ -128,8 +128,9 @@ class ALPSGibbs(MCMCKernel):
             tolerance=self.tolerance,
         )
         moves = _chosen_moves(self.moves, self.model, self.features)
-        self.plan = Plan(moves, self.features.layout, _equal_pairs(self.model))
-        self.stats = statistics(self.features, self.y)
+        private_states = 0 if self.model.private_memory is None or self.features.space is None else len(self.model.outputs)
+        self.plan = Plan(moves, self.features.layout, _equal_pairs(self.model), private_states)
+        self.stats = statistics(self.features, self.y, self.model.private_memory)
         _warn_if_imprecise(self.model, self.stats)
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
@@ -148,8 +149,11 @@ class ALPSGibbs(MCMCKernel):
     def first_states(self, rng_key, num_warmup: int, init_params: dict[str, Array] | None) -> ALPSGibbsState:
         """The state of a chain before its first sweep, or of several where ``rng_key`` is a batch of keys."""
         sites = self._init_sites(init_params, None if is_prng_key(rng_key) else len(rng_key))
-        open_sweeps = num_warmup // 2 if self.start == "held" and "b" not in sites else 0
-        return _first_states(self.plan, self.start, self.model, self.stats, rng_key, sites, open_sweeps)
+        held = self.start == "held" and "b" not in sites
+        open_sweeps = num_warmup // 2 if held else 0
+        white = held and self.model.private_memory is not None and self.model.learns_noise
+        white_sweeps = num_warmup // 5 if white else 0
+        return _first_states(self.plan, self.start, self.model, self.stats, rng_key, sites, open_sweeps, white_sweeps)
 
     def sample(self, state: ALPSGibbsState, model_args, model_kwargs) -> ALPSGibbsState:
         """One sweep over all moves."""
@@ -196,6 +200,7 @@ class ALPSGibbs(MCMCKernel):
         sizes |= {"x": (len(model.latents), len(self.inputs))}
         sizes |= {"noise_variance": (len(model.outputs),)} if model.learns_noise else {}
         sizes |= {"inclusion_prob": ()} if model.learns_inclusion else {}
+        sizes |= {} if model.private_memory is None else {"memory": (len(model.outputs),)}
         if not set(sites) <= set(sizes):
             raise ValueError(f"init_params: expected some of {list(sizes)}, got {sorted(sites)}")
         for name, value in sites.items():
@@ -207,6 +212,10 @@ class ALPSGibbs(MCMCKernel):
             wanted, right = {
                 "b": ("numbers from 0 to 1", lambda v: (v >= 0) & (v <= 1)),
                 "inclusion_prob": ("probabilities strictly between 0 and 1", lambda v: (v > 0) & (v < 1)),
+                "memory": (
+                    "points of the private memory's grid",
+                    lambda v: np.isin(v, range(len(getattr(model.private_memory, "share", ())))),
+                ),
                 "noise_variance": ("positive, finite numbers", lambda v: (v > 0) & np.isfinite(v)),
             }.get(name, ("finite numbers", np.isfinite))
             if not np.all(right(np.asarray(value))):
@@ -217,8 +226,8 @@ class ALPSGibbs(MCMCKernel):
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _first_states(plan, start, model, stats, rng_key, sites, open_sweeps):
-    one = partial(first_state, plan, start, model, stats, open_sweeps=open_sweeps)
+def _first_states(plan, start, model, stats, rng_key, sites, open_sweeps, white_sweeps):
+    one = partial(first_state, plan, start, model, stats, open_sweeps=open_sweeps, white_sweeps=white_sweeps)
     return one(rng_key, sites) if is_prng_key(rng_key) else jax.vmap(one)(rng_key, sites)
 
 
@@ -243,11 +252,10 @@ def _warn_if_imprecise(model: ALPS, stats: Statistics) -> None:
 
 
 def _equal_pairs(model: ALPS) -> tuple[tuple[int, int], ...]:
-    """The pairs of latents whose covariances are equal, and whose gates, shared with no other, can change places."""
+    """The pairs of gates whose latents have equal covariances: they can change places."""
     group = equal_covariance_groups(model.covariances)
-    single = np.bincount(model.gate_of)[model.gate_of] == 1
-    pairs = combinations(range(len(group)), 2)
-    return tuple((j, k) for j, k in pairs if group[j] == group[k] and single[j] and single[k])
+    of_gate = [[group[j] for j in gate] for gate in members(model)]
+    return tuple((g, h) for g, h in combinations(range(len(of_gate)), 2) if of_gate[g] == of_gate[h])
 
 
 def _chosen_moves(moves: str | Sequence[str], model: ALPS, features: Features | None = None) -> tuple[str, ...]:
@@ -267,11 +275,6 @@ def _chosen_moves(moves: str | Sequence[str], model: ALPS, features: Features | 
     if not any("gate" in move for move in chosen):
         raise ValueError(f"moves: expected a move of the gates ({[m for m in CHOICE if 'gate' in m]}), got {chosen}")
     a_set = isinstance(moves, str) and moves not in CHOICE
-    shares_gates = len(model.gate_names) < len(model.latents)
-    if shares_gates and not {"gate", "marginal_gate"} & set(chosen):
-        if not a_set:
-            raise ValueError(f"moves: latents that share a gate need marginal_gate or gate, got {chosen}; add one")
-        chosen = ("marginal_gate", *chosen)
     if has_states and "gate_latent" in chosen:
         if not a_set:
             raise ValueError("moves: gate_latent isn't there for a latent with Markov states; use marginal_gate")

@@ -5,7 +5,7 @@ uniforms each takes, and how many proposals it accepts or refuses by a uniform e
 once, since every draw costs .3 s of compilation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,11 +23,21 @@ from alps_ppl.model.alps import ALPS
 
 
 class Plan(NamedTuple):
-    """What a compiled sweep depends on besides shapes; hashable. ``equal_pairs``: latents that can change places."""
+    """What a compiled sweep depends on besides shapes; hashable.
+
+    ``equal_pairs``: gates that can change places. ``private_states``: how many states of private memories each time has
+    besides the latents'.
+    """
 
     moves: tuple[str, ...]
     layout: Layout
     equal_pairs: tuple[tuple[int, int], ...] = ()
+    private_states: int = 0
+
+    @property
+    def num_normals(self) -> int:
+        """That a draw of all latents takes."""
+        return len(self.layout.owner) + self.private_states * self.layout.num_state_times
 
 
 class Chain(NamedTuple):
@@ -42,6 +52,7 @@ class Chain(NamedTuple):
     weights: Float[Array, " weight"]
     noise_variance: Float[Array, " output"]
     inclusion_prob: Any = None
+    memory: Any = None  # (output,), the point of the private memory's grid
     residual_squares: Any = None
     gate_probs: tuple[Float[Array, " gate"], ...] = ()
 
@@ -53,13 +64,15 @@ class Chain(NamedTuple):
 class Target(NamedTuple):
     """What moves leave as it is: the posterior of ``model`` under the data that ``stats`` are of.
 
-    ``logits`` are logit theta of each latent's gate, infinite while the gate is held open.
+    ``logits`` are logit theta of each latent's gate, infinite while the gate is held open. ``own_variance`` is what
+    each output's own variance is held at, as white noise, NaN where it isn't held.
     """
 
     plan: Plan
     model: ALPS
     stats: Statistics
     logits: Float[Array, " latent"]
+    own_variance: Float[Array, " output"]
 
     @property
     def mixing_variance(self) -> Float[Array, "output latent"]:
@@ -67,23 +80,29 @@ class Target(NamedTuple):
         return jnp.asarray(self.model.mixing_variance, self.logits.dtype)
 
     @property
-    def single(self) -> Int[np.ndarray, " single"]:
-        """The latents that share their gate with no other."""
-        gate_of = self.model.gate_of
-        return np.flatnonzero(np.bincount(gate_of)[gate_of] == 1)
-
-    def by_gate(self, prob: Float[Array, " single"]) -> Float[Array, " gate"]:
-        """Probabilities of the gates of ``single`` latents; NaN for the shared gates, which that move leaves out."""
-        gates = self.model.gate_of[self.single]
-        return jnp.full(len(self.model.gate_names), jnp.nan, prob.dtype).at[gates].set(prob)
+    def members(self) -> list[list[int]]:
+        """The latents of each gate."""
+        return members(self.model)
 
     def moments(self, chain: Chain) -> Moments:
         """Inner products of latents and outputs at the chain's weights."""
-        return moments(self.stats, chain.weights, len(chain.b))
+        return moments(self.given(chain), chain.weights, len(chain.b))
 
-    def log_marginal(self, H, b, noise_variance) -> Float[Array, ""]:
-        """Log p(Y, H, b | sigma^2) with all latents integrated out, up to a constant."""
-        return c.log_evidence(self.stats, H, b, noise_variance) + log_prior(self.model, H, b, self.logits)
+    def given(self, chain: Chain) -> Statistics:
+        """The statistics with the outputs' own covariances where the chain has them."""
+        return self.stats.given(chain.memory)
+
+
+def members(model: ALPS) -> list[list[int]]:
+    """The latents of each gate."""
+    return [np.flatnonzero(model.gate_of == g).tolist() for g in range(len(model.gate_names))]
+
+
+def alike(gates: Sequence[Sequence[int]]) -> list[Int[np.ndarray, "gate member"]]:
+    """The latents of gates that have as many, for each number that several gates have."""
+    sizes = sorted({len(gate) for gate in gates})
+    groups = [np.array([gate for gate in gates if len(gate) == size]) for size in sizes]
+    return [group for group in groups if len(group) > 1]
 
 
 def log_prior(model: ALPS, H, b, logits) -> Float[Array, ""]:
@@ -98,7 +117,8 @@ class Sizes(NamedTuple):
     outputs: int
     latents: int
     gates: int
-    single: int
+    swaps: int
+    memory: bool
     plan: Plan
 
 
@@ -129,18 +149,26 @@ def marginal_gate(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
 
 
 def marginal_swap(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
-    """(b_j, H_:j) and (b_k, H_:k) change places, all latents integrated out; j and k are drawn."""
-    single, index = jnp.asarray(target.single), jnp.arange(len(chain.b))
-    size = len(single)
-    if size < 2:
+    """The gates and columns of H of two processes change places, all latents integrated out; which two is drawn.
+
+    Both have as many latents, one as a rule.
+    """
+    orders = []
+    uniforms = random.uniform["marginal_swap"]
+    for group in alike(target.members):
+        size, (first, second) = len(group), uniforms[:, : len(group)]
+        uniforms = uniforms[:, size:]
+        j = jnp.minimum(first * size, size - 1).astype(int)
+        k = (j + 1 + jnp.minimum(second * (size - 1), size - 2).astype(int)) % size
+        j, k = jnp.asarray(group)[j], jnp.asarray(group)[k]  # (proposal, member)
+        order = jnp.broadcast_to(jnp.arange(len(chain.b)), (size, len(chain.b)))
+        here = jnp.arange(size)[:, None]
+        orders.append(order.at[here, j].set(k).at[here, k].set(j))
+    if not orders:
         return chain
-    first, second = random.uniform["marginal_swap"]
-    j = jnp.minimum(first * size, size - 1).astype(int)[:, None]
-    k = (j + 1 + jnp.minimum(second * (size - 1), size - 2).astype(int)[:, None]) % size
-    j, k = single[j], single[k]
     acceptance = random.acceptance["marginal_swap"]
-    orders = jnp.where(index == j, k, jnp.where(index == k, j, index))
-    (H, b), *_ = _metropolis(target, chain, lambda H, b, order: (H[:, order], b[order]), orders, acceptance)
+    swap = jnp.concatenate(orders)
+    (H, b), *_ = _metropolis(target, chain, lambda H, b, order: (H[:, order], b[order]), swap, acceptance)
     return chain._replace(H=H, b=b)
 
 
@@ -163,43 +191,56 @@ def _metropolis(target: Target, chain: Chain, propose: Callable, proposals: Arra
     Also the log ratio of each, and b before it.
     """
 
+    stats = target.given(chain)
+
+    def log_marginal(H, b):
+        return c.log_evidence(stats, H, b, chain.noise_variance) + log_prior(target.model, H, b, target.logits)
+
     def step(carry, proposal_and_uniform):
         (H, b), here = carry
         proposal, u = proposal_and_uniform
         proposed = propose(H, b, proposal)
-        there = target.log_marginal(*proposed, chain.noise_variance)
+        there = log_marginal(*proposed)
         accept = jnp.log(u) < there - here
         after = jax.tree.map(lambda new, old: jnp.where(accept, new, old), (proposed, there), ((H, b), here))
         return after, (there - here, b)
 
-    here = target.log_marginal(chain.H, chain.b, chain.noise_variance)
+    here = log_marginal(chain.H, chain.b)
     (after, _), (log_ratio, before) = jax.lax.scan(step, ((chain.H, chain.b), here), (proposals, uniform))
     return after, log_ratio, before
 
 
 def latents(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     """C.1: all latents at once, given H, b and sigma^2; their weights, r of them in all, instead of the paper's nm."""
-    conditional = c.weights_conditional(target.stats, chain.H, chain.b, chain.noise_variance)
-    return chain._replace(weights=conditional.transform(random.normal["latents"]))
+    conditional = c.weights_conditional(target.given(chain), chain.H, chain.b, chain.noise_variance)
+    weights = conditional.transform(random.normal["latents"])
+    if target.plan.private_states:  # they are integrated out of all other moves
+        num_features, states = sum(target.plan.layout.ranks), len(target.plan.layout.state_owner)
+        by_time = weights[num_features:].reshape(-1, states + target.plan.private_states)[:, :states]
+        weights = jnp.concatenate([weights[:num_features], by_time.reshape(-1)])
+    return chain._replace(weights=weights)
 
 
 def gate_latent(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
-    """b_j with its latent integrated out, then the latent."""
-    likelihood = c.weights_likelihood(target.stats, chain.H, chain.noise_variance)
-    owner = target.stats.owner
+    """b_j with its latents integrated out, then the latents."""
+    likelihood = c.weights_likelihood(target.given(chain), chain.H, chain.noise_variance)
+    owner, layout = target.stats.owner, target.plan.layout
 
     def draw(carry, step):
         b, weights = carry
-        j, own, u, normal = step
+        j, gate, own, u, normal = step
         conditional = c.gate_and_latent_conditional(likelihood, weights * b[owner], target.logits, j, own)
         value = conditional.transform(u, normal)
-        return (b.at[j].set(value[0]), weights.at[own].set(value[1:], mode="drop")), conditional.probs
+        return (jnp.where(gate, value[0], b), weights.at[own].set(value[1:], mode="drop")), conditional.probs
 
-    j = target.single
-    own = jnp.asarray(target.plan.layout.own_features[j])
-    steps = (jnp.asarray(j), own, random.uniform["gate_latent"][j], random.normal["gate_latent"][j])
+    first, own = jnp.asarray(target.model.first), layout.features_of(target.members)
+    # The normals are by latent, each one's padded to the largest rank; a gate takes those of its features.
+    places = np.append(np.flatnonzero(layout.own_features.ravel() < sum(layout.ranks)), 0)
+    normals = random.normal["gate_latent"].reshape(-1)[places][own]
+    of_gate = jnp.asarray(target.model.gate_of == np.arange(len(first))[:, None])
+    steps = (first, of_gate, jnp.asarray(own), random.uniform["gate_latent"][first], normals)
     (b, weights), prob = jax.lax.scan(draw, (chain.b, chain.weights), steps)
-    return chain.with_gates(target.by_gate(prob), b=b, weights=weights)
+    return chain.with_gates(prob, b=b, weights=weights)
 
 
 def gate(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
@@ -216,20 +257,23 @@ def gate(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
 
 
 def gate_column(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
-    """b_j with its column of H integrated out, then the column."""
+    """b_j with its columns of H integrated out, then the columns."""
     products, s = target.moments(chain), target.mixing_variance
 
     def draw(carry, step):
         H, b = carry
-        j, u, normal = step
-        conditional = c.gate_and_column_conditional(products, H, b, chain.noise_variance, s, target.logits, j)
-        value = conditional.transform(u, normal)
-        return (H.at[:, j].set(value[1:]), b.at[j].set(value[0])), conditional.probs
+        own, u, normal = step
+        conditional = c.gate_and_column_conditional(products, H, b, chain.noise_variance, s, target.logits, own)
+        value = conditional.transform(u, normal.T)
+        columns = value[1:].reshape(len(H), -1)
+        return (H.at[:, own].set(columns, mode="drop"), b.at[own].set(value[0], mode="drop")), conditional.probs
 
-    j = target.single
-    steps = (jnp.asarray(j), random.uniform["gate_column"][j], random.normal["gate_column"][j])
+    size, gates = max(map(len, target.members)), target.members
+    own = jnp.asarray([gate + (size - len(gate)) * [len(chain.b)] for gate in gates])
+    normals = jnp.take(random.normal["gate_column"], own, axis=0, mode="fill", fill_value=0.0)
+    steps = (own, random.uniform["gate_column"][jnp.asarray(target.model.first)], normals)
     (H, b), prob = jax.lax.scan(draw, (chain.H, chain.b), steps)
-    return chain.with_gates(target.by_gate(prob), H=H, b=b)
+    return chain.with_gates(prob, H=H, b=b)
 
 
 def mixing(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
@@ -239,26 +283,44 @@ def mixing(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
 
 
 def noise(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
-    """sigma_i^2 given the residuals, where it is learnt; and the residuals' squares (the paper has it fixed)."""
-    residual_squares = c.residual_sum_squares(target.stats, target.moments(chain), chain.H, chain.b)
-    chain = chain._replace(residual_squares=residual_squares)
-    if not target.model.learns_noise:
+    """sigma_i^2 given the residuals, where it is learnt; and the residuals' squares (the paper has it fixed).
+
+    With a private memory the point of its grid is drawn first, sigma_i^2 integrated out.
+    """
+    model, stats = target.model, target.stats
+    if model.private_memory is None:
+        squares = c.residual_sum_squares(stats, target.moments(chain), chain.H, chain.b)
+    else:
+        by_point = c.residual_squares_by_point(stats, chain.weights, chain.H, chain.b)
+        points = c.memory_conditional(stats, by_point, model.noise_variance)
+        memory = (points.probs.cumsum(-1) < random.uniform["noise"][:, None]).sum(-1)
+        # By round-off the last sum may be below 1.
+        memory = jnp.minimum(memory, by_point.shape[0] - 1)
+        memory = jnp.where(jnp.isnan(target.own_variance), memory, jnp.argmin(model.private_memory.share))
+        chain = chain._replace(memory=memory.astype(jnp.int32))
+        squares = by_point[memory, jnp.arange(len(memory))]
+    chain = chain._replace(residual_squares=jnp.clip(squares, 0.0))
+    if not model.learns_noise:
         return chain
-    conditional = c.noise_conditional(target.stats, residual_squares, target.model.noise_variance)
-    return chain._replace(noise_variance=conditional.sample(random.key).astype(chain.H.dtype))
+    conditional = c.noise_conditional(stats, chain.residual_squares, model.noise_variance)
+    drawn = conditional.sample(random.key).astype(chain.H.dtype)
+    held = ~jnp.isnan(target.own_variance)
+    return chain._replace(noise_variance=jnp.where(held, target.own_variance, drawn))
 
 
 def exchange(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
-    """Two latents of one covariance change places; the likelihood stays, the priors decide (Barker's rule)."""
+    """Two gates whose latents have equal covariances change places; the likelihood stays, the priors decide (Barker's rule)."""
     model, logits = target.model, target.logits
     H, b, weights = chain.H, chain.b, chain.weights
-    for (j, k), u in zip(target.plan.equal_pairs, random.uniform["exchange"], strict=True):
+    for (g, h), u in zip(target.plan.equal_pairs, random.uniform["exchange"], strict=True):
+        first, second = target.members[g], target.members[h]
         order = np.arange(len(b))
-        order[[j, k]] = k, j
+        order[[*first, *second]] = [*second, *first]
         new_H, new_b = H[:, order], b[order]
         accept = u < jax.nn.sigmoid(log_prior(model, new_H, new_b, logits) - log_prior(model, H, b, logits))
         H, b = jnp.where(accept, new_H, H), jnp.where(accept, new_b, b)
-        weights = jnp.where(accept, weights[target.plan.layout.swapped(j, k)], weights)
+        places = target.plan.layout.swapped(list(zip(first, second, strict=True)))
+        weights = jnp.where(accept, weights[places], weights)
     return chain._replace(H=H, b=b, weights=weights)
 
 
@@ -290,8 +352,8 @@ MOVES = {
     "marginal_gate": Move(marginal_gate, acceptance=lambda n: n.gates),
     "marginal_swap": Move(
         marginal_swap,
-        uniform=lambda n: (2, n.latents),
-        acceptance=lambda n: n.latents if n.single > 1 else 0,
+        uniform=lambda n: (2, n.swaps),
+        acceptance=lambda n: n.swaps,
     ),
     "marginal_walk": Move(
         marginal_walk,
@@ -299,12 +361,12 @@ MOVES = {
         uniform=lambda n: (n.latents,),
         acceptance=lambda n: n.latents,
     ),
-    "latents": Move(latents, normal=lambda n: (len(n.plan.layout.owner),), always=True),
+    "latents": Move(latents, normal=lambda n: (n.plan.num_normals,), always=True),
     "gate_latent": Move(gate_latent, normal=lambda n: n.plan.layout.own_features.shape, uniform=lambda n: (n.latents,)),
     "gate": Move(gate, uniform=lambda n: (n.gates,)),
     "gate_column": Move(gate_column, normal=lambda n: (n.latents, n.outputs), uniform=lambda n: (n.latents,)),
     "mixing": Move(mixing, normal=lambda n: (n.outputs, n.latents), always=True),
-    "noise": Move(noise, always=True),
+    "noise": Move(noise, uniform=lambda n: (n.outputs,) if n.memory else (0,), always=True),
     "exchange": Move(exchange, uniform=lambda n: (len(n.plan.equal_pairs),)),
     "scale": Move(scale, normal=lambda n: (n.latents,), uniform=lambda n: (n.latents,)),
     "inclusion_prob": Move(inclusion_prob, always=True),

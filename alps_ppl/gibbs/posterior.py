@@ -106,7 +106,7 @@ class GibbsFit:
 
 def fit_of_draws(kernel: ALPSGibbs, draws: dict[str, Array]) -> GibbsFit:
     """The fit of a kernel's collected fields: z's, with b the gates', potential_energy and gate_prob."""
-    sites = {name: v for name, v in draws.items() if name in ("b", "H", "noise_variance", "inclusion_prob")}
+    sites = {name: v for name, v in draws.items() if name in ("b", "H", "noise_variance", "inclusion_prob", "memory")}
     stats = {"gate_prob": draws["gate_prob"], "lp": -draws["potential_energy"]}
     return GibbsFit(kernel.model, kernel.inputs, kernel.y, kernel.features, sites, draws["weights"], stats)
 

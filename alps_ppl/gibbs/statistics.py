@@ -6,19 +6,25 @@ cells.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from alps_ppl.gibbs.features import Features, row_slices
+from alps_ppl.model.memory import Filter, PrivateMemory, kalman
+
+
+# How many numbers the whitened features may have at a time.
+NUMBERS_AT_A_TIME = 20_000_000
 
 
 class StateStatistics(NamedTuple):
     """What a sweep needs of the data and of the Markov latents' state space, at the sorted distinct times."""
 
+    steps: Float[Array, " time"]  # from the time before, infinite at the first
     transition: Float[Array, "time dim dim"]  # A_t of s_t = A_t s_{t-1} + e_t
     precision: Float[Array, "time dim dim"]  # Cov[e_t]^-1
     half_log_det: Float[Array, ""]  # of the states' prior precision
@@ -26,6 +32,24 @@ class StateStatistics(NamedTuple):
     phi: Float[Array, "time feature"]
     counts: Float[Array, "pattern time"]  # observed rows
     sums: Float[Array, "time output"]  # of y over the observed rows
+
+
+class PrivateStatistics(NamedTuple):
+    """The same with each output's own covariance C_g in the place of I, for every point g of the private memory's grid.
+
+    Where there are Markov latents, C_g^-1 isn't banded, and only what is of y alone is there: ``gram`` and
+    ``projection`` have no features then. Rows are sorted by time; ``row`` is the states' time of each.
+    """
+
+    memory: PrivateMemory
+    gram: Float[Array, "point pattern feature feature"]  # Phi^T C^-1 Phi
+    projection: Float[Array, "point output feature"]  # Phi^T C^-1 y_i
+    sum_squares: Float[Array, "point output"]  # y_i^T C^-1 y_i
+    half_log_det: Float[Array, "point output"]
+    times: Float[Array, " row"]
+    y: Float[Array, "row output"]
+    observed: Bool[Array, "row output"]
+    row: Int[Array, " row"]
 
 
 class Statistics(NamedTuple):
@@ -41,6 +65,23 @@ class Statistics(NamedTuple):
     num_observed: Float[Array, " output"]
     owner: Int[Array, " weight"]  # which latent a weight belongs to
     states: StateStatistics | None = None
+    private: PrivateStatistics | None = None
+    point: Any = None  # of the grid, where each output is: ``given``
+
+    def given(self, point: Int[Array, " output"] | None) -> "Statistics":
+        """The statistics of the likelihood in which each output's own covariance is that of a point of the grid."""
+        if self.private is None:
+            return self
+        private, output = self.private, jnp.arange(len(self.pattern))
+        if self.states is not None:
+            return self._replace(point=point)
+        return self._replace(
+            gram=private.gram[point, self.pattern],
+            pattern=output,
+            projection=private.projection[point, output],
+            sum_squares=private.sum_squares[point, output],
+            point=point,
+        )
 
     def split(self, weights: Float[Array, " weight"]) -> tuple[Array, Array]:
         """The features' weights, and the states (time, dim)."""
@@ -55,12 +96,15 @@ class Moments(NamedTuple):
     xy: Float[Array, "output latent"]  # x_j^T y_i
 
 
-def statistics(features: Features, y: Float[Array, "time output"]) -> Statistics:
+def statistics(
+    features: Features, y: Float[Array, "time output"], private_memory: PrivateMemory | None = None
+) -> Statistics:
     """The sufficient statistics, summed in float64 and returned in ``y``'s precision."""
     values = np.asarray(y, np.float64)
     observed = ~np.isnan(values)
     filled = np.where(observed, values, 0.0)
     patterns, pattern = np.unique(observed, axis=1, return_inverse=True)
+    pattern = pattern.reshape(-1)
     array = partial(jnp.asarray, dtype=y.dtype)
     r = features.num_features
     gram, projection = np.zeros((patterns.shape[1], r, r)), np.zeros((values.shape[1], r))
@@ -70,13 +114,55 @@ def statistics(features: Features, y: Float[Array, "time output"]) -> Statistics
         projection += filled[rows].T @ phi
     return Statistics(
         gram=array(gram),
-        pattern=jnp.asarray(pattern.reshape(-1)),
+        pattern=jnp.asarray(pattern),
         projection=array(projection),
         sum_squares=array((filled**2).sum(0)),
         num_observed=array(observed.sum(0)),
         owner=jnp.asarray(features.owner),
         states=_state_statistics(features, patterns, filled, array) if features.space is not None else None,
+        private=private_memory and _private_statistics(features, patterns, pattern, filled, private_memory, array),
     )
+
+
+def _private_statistics(features: Features, patterns, pattern, filled, memory: PrivateMemory, array):
+    """The same sums of columns that each point's Kalman filter has whitened."""
+    order = np.argsort(features.times, kind="stable")
+    times, y = features.times[order], filled[order]
+    phi = features.phi(times) if features.space is None else np.zeros((len(times), 0))
+    # As many points at a time as memory allows.
+    numbers = len(times) * (patterns.shape[1] * phi.shape[1] + y.shape[1])
+    with jax.enable_x64(True):
+        points_at_a_time = max(1, NUMBERS_AT_A_TIME // numbers)
+        sums = _whitened_sums(memory, times, patterns[order], pattern, phi, y, points_at_a_time)
+        gram, projection, sum_squares, half_log_det = map(np.asarray, sums)
+    return PrivateStatistics(
+        memory=PrivateMemory(*map(array, memory)),
+        gram=array(gram),
+        projection=array(projection),
+        sum_squares=array(sum_squares),
+        half_log_det=array(half_log_det),
+        times=array(times),
+        y=array(y),
+        observed=jnp.asarray(patterns[order][:, pattern]),
+        row=jnp.asarray(np.zeros(len(times), int) if features.space is None else features.row[order]),
+    )
+
+
+@partial(jax.jit, static_argnums=6)
+def _whitened_sums(memory, times, patterns, pattern, phi, y, points_at_a_time):
+    def of_point(point):
+        filter_ = kalman(point, times, patterns[..., None])  # lanes (pattern, 1)
+        white_phi = filter_.whiten(jnp.broadcast_to(phi[:, None], (*patterns.shape, phi.shape[1])))
+        of_output = Filter(*(part[:, pattern, 0] for part in filter_))
+        white_y = of_output.whiten(y)
+        return (
+            jnp.einsum("tpr,tps->prs", white_phi, white_phi),
+            jnp.einsum("tir,ti->ir", white_phi[:, pattern], white_y),
+            (white_y**2).sum(0),
+            of_output.half_log_det,
+        )
+
+    return jax.lax.map(of_point, memory, batch_size=points_at_a_time)
 
 
 def _state_statistics(features: Features, patterns, filled, array) -> StateStatistics:
@@ -87,6 +173,7 @@ def _state_statistics(features: Features, patterns, filled, array) -> StateStati
         return np.stack([np.bincount(row, column, len(space.times)) for column in columns.T])
 
     return StateStatistics(
+        steps=array(np.diff(space.times, prepend=-np.inf)),
         transition=array(space.transition),
         precision=array(space.precision),
         half_log_det=array(0.5 * np.linalg.slogdet(space.precision)[1].sum()),
@@ -98,14 +185,23 @@ def _state_statistics(features: Features, patterns, filled, array) -> StateStati
 
 
 def moments(stats: Statistics, weights: Float[Array, " weight"], num_latents: int) -> Moments:
-    """x_j^T x_k and x_j^T y_i at these weights."""
+    """x_j^T x_k and x_j^T y_i at these weights; with a private memory x_j^T C_i^-1 x_k and x_j^T C_i^-1 y_i."""
     w, states = stats.split(weights)
     W = jax.nn.one_hot(stats.owner[: len(w)], num_latents, dtype=w.dtype) * w[:, None]  # X = Phi W
     if stats.states is None:
         return Moments((W.T @ (stats.gram @ W))[stats.pattern], stats.projection @ W)
     s = stats.states
     x = s.phi @ W + states @ s.observe.T
-    return Moments(jnp.einsum("pt,tj,tk->pjk", s.counts, x, x)[stats.pattern], s.sums.T @ x)
+    if stats.private is None:
+        return Moments(jnp.einsum("pt,tj,tk->pjk", s.counts, x, x)[stats.pattern], s.sums.T @ x)
+    private = stats.private
+    memory = private.memory.at(stats.point)
+    lanes = PrivateMemory(*(values[:, None] for values in memory))
+    filter_ = kalman(lanes, private.times, private.observed[..., None])
+    columns = jnp.broadcast_to(x[private.row][:, None], (*private.y.shape, num_latents))
+    white = filter_.whiten(jnp.concatenate([columns, private.y[..., None]], -1))
+    products = jnp.einsum("tij,tik->ijk", white, white)
+    return Moments(products[:, :-1, :-1], products[:, :-1, -1])
 
 
 def weights_squares(stats: Statistics, weights: Float[Array, " weight"], num_latents: int) -> Float[Array, " latent"]:

@@ -10,7 +10,7 @@ from jax import random
 from jaxtyping import Array, Float, Int
 from numpyro.util import is_prng_key
 
-from alps_ppl.gibbs.moves import MOVES, Chain, Plan, Sizes, Target, log_prior
+from alps_ppl.gibbs.moves import MOVES, Chain, Plan, Sizes, Target, alike, log_prior
 from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
 from alps_ppl.gibbs.statistics import Statistics, weights_squares
 from alps_ppl.model.alps import ALPS
@@ -18,7 +18,7 @@ from alps_ppl.model.alps import ALPS
 # The order of the random numbers in a sweep's one draw, on which the draws of a seed depend. The uniforms that accept
 # proposals are there in any case, and the first of them isn't used.
 NORMALS = ("latents", "mixing", "gate_column", "gate_latent", "marginal_walk", "scale")
-UNIFORMS = ("gate", "gate_column", "gate_latent", "acceptance", "marginal_swap", "marginal_walk", "exchange", "scale")
+UNIFORMS = ("gate", "gate_column", "gate_latent", "acceptance", "marginal_swap", "marginal_walk", "exchange", "scale", "noise")
 # How many entries the chains' matrices may have side by side. With more, XLA's program can wait for ever (jaxlib
 # 0.10.2, two cores): of one latent, four chains of 116 features and 16 of 60 did, two of 116 didn't.
 SIDE_BY_SIDE = 4 * 64**2
@@ -28,11 +28,12 @@ STARTS = ("held", "prior", "dispersed", "off", "on")
 class ALPSGibbsState(NamedTuple):
     """What moves from sweep to sweep; the data's statistics are arguments of the compiled sweep.
 
-    ``z``: b (latent), H, the latents' weights and, where they are learnt, noise_variance and inclusion_prob.
+    ``z``: b (latent), H, the latents' weights and, where they are learnt, noise_variance, inclusion_prob and memory.
     ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents; NaN
     before the first sweep. ``gate_prob`` (gate,) is the probability with which the sweep drew each gate on: its mean
     over the draws estimates the inclusion probability with less Monte Carlo error than the mean of ``b``.
-    ``open_sweeps`` counts the sweeps to come in which all gates are held open.
+    ``open_sweeps`` counts the sweeps to come in which all gates are held open, ``white_sweeps`` those in which the
+    outputs' own parts are held at white noise of half, and then of a fifth, of an output's variance.
     """
 
     z: dict[str, Array]
@@ -40,6 +41,7 @@ class ALPSGibbsState(NamedTuple):
     gate_prob: Float[Array, " gate"]
     rng_key: Array
     open_sweeps: Int[Array, ""]
+    white_sweeps: Int[Array, " 2"]
 
 
 def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> ALPSGibbsState:
@@ -57,8 +59,12 @@ def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> 
     z, dtype = state.z, stats.gram.dtype
     logits = _logits(model, z)
     logits = jnp.where((state.open_sweeps > 0) & (logits > -jnp.inf), jnp.inf, logits)
-    target = Target(plan, model, stats, logits)
-    chain = Chain(z["H"], z["b"].astype(dtype), z["weights"], model.noise_variances(z), z.get("inclusion_prob"))
+    variance = stats.sum_squares / jnp.maximum(stats.num_observed, 1)
+    held = jnp.array([0.5, 0.2], dtype)[jnp.argmax(state.white_sweeps > 0)] * variance
+    own_variance = jnp.where((state.white_sweeps > 0).any() & (variance > 0), held, jnp.nan)
+    target = Target(plan, model, stats, logits, own_variance)
+    learnt = z.get("inclusion_prob"), z.get("memory")
+    chain = Chain(z["H"], z["b"].astype(dtype), z["weights"], model.noise_variances(z), *learnt)
     rng_key, key, gamma_key = random.split(state.rng_key, 3)
     numbers = _numbers(plan, target, key, dtype)._replace(key=gamma_key)
 
@@ -68,10 +74,13 @@ def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> 
     z = {"b": chain.b.astype(jnp.int32), "H": chain.H, "weights": chain.weights}
     z |= {"noise_variance": chain.noise_variance} if model.learns_noise else {}
     z |= {"inclusion_prob": chain.inclusion_prob} if model.learns_inclusion else {}
-    # A move of gates with a block of their own leaves shared gates out (NaN).
+    z |= {} if model.private_memory is None else {"memory": chain.memory}
     gate_prob = jnp.nanmean(jnp.stack(chain.gate_probs), 0)
     energy = _potential_energy(model, stats, chain)
-    return ALPSGibbsState(z, energy, gate_prob, rng_key, jnp.maximum(state.open_sweeps - 1, 0))
+    white_sweeps = state.white_sweeps.at[jnp.argmax(state.white_sweeps > 0)].add(-1)
+    return ALPSGibbsState(
+        z, energy, gate_prob, rng_key, jnp.maximum(state.open_sweeps - 1, 0), jnp.maximum(white_sweeps, 0)
+    )
 
 
 def sweep_chains(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> ALPSGibbsState:
@@ -84,7 +93,14 @@ def sweep_chains(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsSta
 
 
 def first_state(
-    plan: Plan, start: str, model: ALPS, stats: Statistics, rng_key: Array, sites: dict[str, Array], open_sweeps: int
+    plan: Plan,
+    start: str,
+    model: ALPS,
+    stats: Statistics,
+    rng_key: Array,
+    sites: dict[str, Array],
+    open_sweeps: int,
+    white_sweeps: int,
 ) -> ALPSGibbsState:
     """Where a chain starts: at ``sites``, and where they lack a site as ``start`` says, the rest from the prior."""
     dtype = stats.gram.dtype
@@ -108,16 +124,23 @@ def first_state(
         z["noise_variance"] = model.noise_variance.expand((len(model.outputs),)).sample(noise_key)
     if model.learns_inclusion:
         z["inclusion_prob"] = model.inclusion_prior.mean
+    if model.private_memory is not None:
+        shape = (len(model.outputs),)
+        logits = jnp.asarray(model.private_memory.log_prior)
+        z["memory"] = random.categorical(random.fold_in(noise_key, 1), logits, shape=shape)
     z = {name: jnp.asarray(sites.get(name, value), dtype) for name, value in z.items()}
+    z |= {name: z[name].astype(jnp.int32) for name in {"memory"} & set(z)}
     z["b"] = model.gates(z["b"]).astype(jnp.int32)
     unknown = jnp.full((), jnp.nan, dtype)  # the first sweep's to compute: a second of compilation
-    return ALPSGibbsState(z, unknown, jnp.asarray(prior, dtype), rng_key, jnp.asarray(open_sweeps, jnp.int32))
+    left = jnp.asarray(open_sweeps, jnp.int32), jnp.full(2, white_sweeps // 2, jnp.int32)
+    return ALPSGibbsState(z, unknown, jnp.asarray(prior, dtype), rng_key, *left)
 
 
 def _numbers(plan: Plan, target: Target, key: Array, dtype) -> RandomNumbers:
     """What the moves of ``plan`` take."""
     model = target.model
-    sizes = Sizes(len(model.outputs), len(model.latents), len(model.gate_names), len(target.single), plan)
+    swaps = sum(map(len, alike(target.members)))
+    sizes = Sizes(len(model.outputs), len(model.latents), len(model.gate_names), swaps, model.private_memory is not None, plan)
     moves = {name: MOVES[name] for name in plan.moves}
     normal = {name: move.normal(sizes) for name, move in moves.items() if move.normal}
     uniform = {name: move.uniform(sizes) for name, move in moves.items() if move.uniform}
@@ -152,6 +175,9 @@ def _potential_energy(model: ALPS, stats: Statistics, chain: Chain) -> Float[Arr
     )
     if stats.states is not None:
         log_joint += stats.states.half_log_det
+    if stats.private is not None:
+        point, output = chain.memory, jnp.arange(len(noise))
+        log_joint += (stats.private.memory.log_prior[point] - stats.private.half_log_det[point, output]).sum()
     if model.learns_noise:
         log_joint += model.noise_variance.log_prob(noise).sum()
     if model.learns_inclusion:

@@ -17,6 +17,7 @@ from tinygp.transforms import Subspace
 from alps_ppl import checks
 from alps_ppl.model import arguments
 from alps_ppl.model.covariances import Covariance, parameters, with_parameters
+from alps_ppl.model.memory import OutputNoise, PrivateMemory
 from alps_ppl.model.processes import GaussianProcess
 
 # Of the relaxed program's gates (paper, App. B.7).
@@ -55,6 +56,13 @@ class ALPS:
     shared_gates
         ``{gate: [latents]}``: latents that are on or off together, with one gate b. The site ``b`` then has a
         value per gate, in the order of ``gate_names``; ``gates(b)`` spreads it over the latents.
+    copies
+        ``{latent: number}``: so many latents of its covariance, "daily 1", "daily 2" and so on, in the place of that
+        latent, with one gate and a column of H each. One gate with two copies of a linear-periodic covariance gives
+        every output an amplitude and a phase of its own. The other arguments speak of the latent as one.
+    private_memory
+        A memory that each output has for itself, besides its white noise: ``alps.private_memory(inputs)``. None, the
+        paper's model, has none. ``noise_variance`` is then the variance of both together.
     covariance_bounds
         ``{latent: {parameter: (low, high)}}``: positive covariance parameters that ``fit_svi`` learns within these
         bounds, from where the covariance has them; ``fit.model`` holds what it learnt. A parameter is an attribute of
@@ -80,21 +88,27 @@ class ALPS:
         expected_active: float | None = None,
         always_on: Sequence[str] = (),
         shared_gates: Mapping[str, Sequence[str]] | None = None,
+        copies: Mapping[str, int] | None = None,
+        private_memory: PrivateMemory | None = None,
         mixing_variance: float | Sequence[float] | Float[Array, "output latent"] = 1.0,
         noise_variance: float | Sequence[float] | dist.Distribution,
         covariance_bounds: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
         jitter: float | None = None,
     ):
-        self.latents, self.covariances = arguments.named_covariances(covariances)
+        names, of_name = arguments.named_covariances(covariances)
         self.outputs = checks.output_names(outputs)
-        self.gate_names, self.gate_of = arguments.gates(self.latents, shared_gates or {})
+        self.latents, copied = arguments.copies(names, copies or {})
+        self.copy_of = tuple(names[k] for k in copied)
+        self.covariances = tuple(of_name[k] for k in copied)
+        self.gate_names, gate_of = arguments.gates(names, shared_gates or {})
+        self.gate_of = gate_of[copied]
         self.inclusion_prior: Any = inclusion_prob if isinstance(inclusion_prob, dist.Beta) else None
-        self.inclusion_prob = arguments.inclusion_probs(
-            inclusion_prob, expected_active, self.latents, always_on, self.gate_of
-        )
-        self.mixing_variance = arguments.mixing_variances(mixing_variance, len(self.outputs), len(self.latents))
+        prob = arguments.inclusion_probs(inclusion_prob, expected_active, names, always_on, gate_of)
+        self.inclusion_prob = prob[copied]
+        self.mixing_variance = arguments.mixing_variances(mixing_variance, len(self.outputs), len(names))[:, copied]
         self.noise_variance: Any = arguments.noise_variances(noise_variance, len(self.outputs))
-        self.covariance_bounds = arguments.covariance_bounds(self.latents, self.covariances, covariance_bounds or {})
+        self.private_memory = arguments.private_memory(private_memory)
+        self.covariance_bounds = arguments.covariance_bounds(names, of_name, covariance_bounds or {})
         self.jitter = None if jitter is None else checks.in_range("jitter", jitter, 0.0)
 
     def __call__(
@@ -148,6 +162,12 @@ class ALPS:
                 if self.learns_noise
                 else jnp.asarray(self.noise_variance, inputs.dtype)
             )
+            if self.private_memory is not None:
+                memory = numpyro.sample("memory", dist.Categorical(logits=self.private_memory.log_prior))
+        if self.private_memory is not None:
+            f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
+            own = OutputNoise(f, noise_variance, self.private_memory.at(memory), inputs, observed=y)
+            return numpyro.sample("y", own, obs=None if y is None else jnp.nan_to_num(y))
         with time, output:
             f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
             noise = dist.Normal(f, jnp.sqrt(noise_variance))
@@ -247,17 +267,19 @@ class ALPS:
         return float(1 - np.prod([(b + k) / (a + b + k) for k in range(free)]))
 
     def subset(self, latents: Sequence[str]) -> "ALPS":
-        """The same model with these latents only, in this model's order."""
-        if not len(latents) or not set(latents) <= set(self.latents):
+        """The same model with these latents only, in this model's order; of copies all stay or none."""
+        wanted = {self.copy_of[self.latents.index(name)] if name in self.latents else name for name in latents}
+        if not wanted or not wanted <= set(self.copy_of):
             raise ValueError(f"latents: expected some of {list(self.latents)}, got {checks.short(list(latents))}")
-        keep = [j for j, name in enumerate(self.latents) if name in set(latents)]
+        keep = [j for j, name in enumerate(self.copy_of) if name in wanted]
         smaller = copy(self)
         smaller.latents = tuple(self.latents[j] for j in keep)
+        smaller.copy_of = tuple(self.copy_of[j] for j in keep)
         smaller.covariances = tuple(self.covariances[j] for j in keep)
         smaller.gate_names, smaller.gate_of = arguments.numbered([self.gate_names[self.gate_of[j]] for j in keep])
         smaller.inclusion_prob = self.inclusion_prob[keep]
         smaller.mixing_variance = self.mixing_variance[:, keep]
-        smaller.covariance_bounds = {n: b for n, b in self.covariance_bounds.items() if n in smaller.latents}
+        smaller.covariance_bounds = {n: b for n, b in self.covariance_bounds.items() if n in smaller.copy_of}
         return smaller
 
     def covariance_params(self, dtype) -> dict[str, Array]:
@@ -265,7 +287,7 @@ class ALPS:
 
         It is the parameter's logarithm: a scale or a period is learnt by its ratio.
         """
-        start = {name: parameters(c) for name, c in zip(self.latents, self.covariances, strict=True)}
+        start = {name: parameters(c) for name, c in zip(self.copy_of, self.covariances, strict=True)}
         return {
             f"{latent}.{path}": numpyro.param(
                 f"{latent}.{path}",
@@ -282,7 +304,7 @@ class ALPS:
             with_parameters(
                 c, {path: jnp.exp(params[f"{name}.{path}"]) for path in self.covariance_bounds.get(name, ())}
             )
-            for name, c in zip(self.latents, self.covariances, strict=True)
+            for name, c in zip(self.copy_of, self.covariances, strict=True)
         )
 
     def with_learnt(self, params: Mapping[str, Array]) -> "ALPS":
@@ -297,16 +319,19 @@ class ALPS:
     def tree_flatten(self):
         """The priors' numbers, and what a program is compiled for: names, gates, inclusion_prob, bounds, jitter."""
         numbers = (self.covariances, self.mixing_variance, self.noise_variance, self.inclusion_prior)
+        numbers += (self.private_memory,)
         bounds = tuple((name, tuple(by_path.items())) for name, by_path in self.covariance_bounds.items())
-        shape = (self.latents, self.outputs, self.gate_names, tuple(self.gate_of.tolist()))
+        shape = (self.latents, self.copy_of, self.outputs, self.gate_names, tuple(self.gate_of.tolist()))
         return numbers, (*shape, tuple(self.inclusion_prob.tolist()), bounds, self.jitter)
 
     @classmethod
     def tree_unflatten(cls, shape, numbers) -> "ALPS":
         """The model again, its numbers perhaps traced."""
         model = object.__new__(cls)
-        model.covariances, model.mixing_variance, model.noise_variance, model.inclusion_prior = numbers
-        model.latents, model.outputs, model.gate_names, gate_of, inclusion_prob, bounds, model.jitter = shape
+        model.covariances, model.mixing_variance, model.noise_variance, model.inclusion_prior, *rest = numbers
+        (model.private_memory,) = rest
+        model.latents, model.copy_of, model.outputs, model.gate_names, gate_of, inclusion_prob, bounds, jitter = shape
+        model.jitter = jitter
         model.gate_of, model.inclusion_prob = np.array(gate_of), np.array(inclusion_prob)
         model.covariance_bounds = {name: dict(by_path) for name, by_path in bounds}
         return model

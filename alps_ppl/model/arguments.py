@@ -8,8 +8,9 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Float, Int
 
-from alps_ppl.checks import in_range, numbers, positive, short
+from alps_ppl.checks import in_range, instance, numbers, positive, short, whole_number
 from alps_ppl.model.covariances import Covariance, parameters
+from alps_ppl.model.memory import PrivateMemory
 
 
 def named_covariances(covariances: Any) -> tuple[tuple[str, ...], tuple[Covariance, ...]]:
@@ -30,6 +31,26 @@ def named_covariances(covariances: Any) -> tuple[tuple[str, ...], tuple[Covarian
                 f"got {type(covariance).__name__}"
             )
     return tuple(pairs), tuple(pairs.values())
+
+
+def copies(names: Sequence[str], number: Mapping[str, int]) -> tuple[tuple[str, ...], Int[np.ndarray, " latent"]]:
+    """The latents' names, each copy with its number, and which of ``names`` each is."""
+    if not set(number) <= set(names):
+        raise ValueError(f"copies: expected some of the latents {list(names)}, got {short(list(number))}")
+    for name, count in number.items():
+        whole_number(f"copies[{name!r}]", count)
+    counts = [number.get(name, 1) for name in names]
+    latents = [f"{n} {c + 1}" if k > 1 else n for n, k in zip(names, counts, strict=True) for c in range(k)]
+    if len(set(latents)) < len(latents):
+        raise ValueError(f"copies: the copies' names are {latents}, one of them twice; rename a latent")
+    return tuple(latents), np.repeat(np.arange(len(names)), counts)
+
+
+def private_memory(memory: Any) -> PrivateMemory | None:
+    """None, or what ``alps.private_memory`` made."""
+    if memory is not None:
+        instance("private_memory", memory, PrivateMemory, "what alps.private_memory(inputs) returns, or None")
+    return memory
 
 
 def gates(latents: Sequence[str], shared: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], np.ndarray]:

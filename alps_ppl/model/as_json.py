@@ -14,22 +14,27 @@ from tinygp.kernels import quasisep
 
 from alps_ppl.model import covariances
 from alps_ppl.model.alps import ALPS
+from alps_ppl.model.memory import PrivateMemory
 
-# What ``ALPS`` is made of besides its covariances and gates; the names are both its arguments and its attributes.
-ARGUMENTS = ("outputs", "mixing_variance", "noise_variance", "covariance_bounds", "jitter")
+# What ``ALPS`` is made of besides what its latents have; the names are both its arguments and its attributes.
+ARGUMENTS = ("outputs", "noise_variance", "covariance_bounds", "jitter")
 # Only these modules' classes are made again from a file: reading one runs nobody else's code.
 MODULES = (covariances, kernels, quasisep, kernels.base, kernels.stationary, kernels.distance, transforms)
 
 
 def describe(model: ALPS) -> dict:
     """The model as JSON-able data. ``foreign`` names the classes that can't be made again from it."""
-    named = [[name, encode(k)] for name, k in zip(model.latents, model.covariances, strict=True)]
-    gates = {
-        "inclusion_prob": encode(model.inclusion_prob),
+    first = [model.copy_of.index(name) for name in dict.fromkeys(model.copy_of)]
+    described = {
+        "covariances": [[model.copy_of[j], encode(model.covariances[j])] for j in first],
+        "copies": [model.copy_of.count(model.copy_of[j]) for j in first],
+        "inclusion_prob": encode(model.inclusion_prob[first]),
         "inclusion_prior": encode(model.inclusion_prior),
-        "gate": [model.gate_names[g] for g in model.gate_of],
+        "gate": [model.gate_names[model.gate_of[j]] for j in first],
+        "mixing_variance": encode(model.mixing_variance[:, first]),
+        "private_memory": None if model.private_memory is None else encode(list(map(np.asarray, model.private_memory))),
     }
-    return {"covariances": named, **gates, **{name: encode(getattr(model, name)) for name in ARGUMENTS}}
+    return described | {name: encode(getattr(model, name)) for name in ARGUMENTS}
 
 
 def foreign(description: Any) -> list[str]:
@@ -44,6 +49,7 @@ def rebuild(description: dict) -> ALPS:
     """The model that was described."""
     named = [(name, decode(k)) for name, k in description["covariances"]]
     prob, prior = decode(description["inclusion_prob"]), decode(description["inclusion_prior"])
+    memory = decode(description["private_memory"])
     members: dict[str, list[str]] = {}
     for (latent, _), gate in zip(named, description["gate"], strict=True):
         members.setdefault(gate, []).append(latent)
@@ -52,6 +58,9 @@ def rebuild(description: dict) -> ALPS:
         inclusion_prob=prob if prior is None else prior,
         always_on=[] if prior is None else [name for (name, _), p in zip(named, prob, strict=True) if p == 1],
         shared_gates={gate: latents for gate, latents in members.items() if latents != [gate]},
+        copies={name: count for (name, _), count in zip(named, description["copies"], strict=True)},
+        mixing_variance=decode(description["mixing_variance"]),
+        private_memory=None if memory is None else PrivateMemory(*memory),
         **{name: decode(description[name]) for name in ARGUMENTS},
     )
 

@@ -1,0 +1,208 @@
+"""What an output does for itself: a private memory beside its white noise.
+
+An output's own part has covariance s_i^2 C with C(t, t') = rho exp(-|t - t'| / l) + (1 - rho) [t = t'], a Matern-1/2
+memory of share rho and lengthscale l; rho = 0 is the paper's white noise. (rho, l) is one of the points of a grid. The
+memory is Markov, so that a scalar Kalman filter whitens a series: all times are sorted in this module's functions.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, Int
+from numpyro.distributions import constraints
+
+from alps_ppl import checks
+
+SHARES = (0.0, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
+NUM_LENGTHSCALES = 10
+
+
+class PrivateMemory(NamedTuple):
+    """The grid of a private memory: each point's share rho, lengthscale in the inputs' unit, and log prior."""
+
+    share: Float[Array, " point"]
+    lengthscale: Float[Array, " point"]
+    log_prior: Float[Array, " point"]
+
+    def at(self, point: Int[Array, "*batch"]) -> "PrivateMemory":
+        """The grid's values at these points."""
+        return PrivateMemory(*(jnp.asarray(values)[point] for values in self))
+
+
+def private_memory(
+    inputs: Any, *, shares: Sequence[float] = SHARES, lengthscales: Sequence[float] | None = None
+) -> PrivateMemory:
+    """A grid for ``ALPS(private_memory=...)``: every share is as probable, and so is every lengthscale.
+
+    Parameters
+    ----------
+    inputs
+        (time,), what will be fitted.
+    shares
+        rho, from 0 to below 1: which part of an output's own variance is its memory's. 0 has no lengthscale.
+    lengthscales
+        In the inputs' unit. Default ten, evenly spread by ratio from the median step to twice the inputs' span.
+
+    Raises a ValueError for inputs of several columns or of one time, and for other shares and lengthscales.
+    """
+    times = np.unique(np.asarray(checks.times(inputs), np.float64))
+    if np.ndim(inputs) != 1 or len(times) < 2:
+        raise ValueError(
+            f"inputs: a private memory runs along one-dimensional inputs with two different times, got shape "
+            f"{np.shape(inputs)} with {len(times)}"
+        )
+    rho = checks.numbers("shares", shares)
+    if rho.ndim != 1 or not rho.size or not ((rho >= 0) & (rho < 1)).all() or len(set(rho)) < len(rho):
+        raise ValueError(f"shares: expected different numbers from 0 to below 1, got {checks.short(shares)}")
+    if lengthscales is None:
+        lengthscales = np.geomspace(np.median(np.diff(times)), 2 * np.ptp(times), NUM_LENGTHSCALES).tolist()
+    size = (len(lengthscales),)
+    scales = checks.positive("lengthscales", lengthscales, (size,) if size[0] else (), "at least one number")
+    points = [(r, l) for r in rho for l in (scales if r > 0 else scales[:1])]
+    weights = np.concatenate([np.full(len(scales), 1 / len(scales)) if r > 0 else [1.0] for r in rho]) / len(rho)
+    share, lengthscale = np.array(points).T
+    return PrivateMemory(share, lengthscale, np.log(weights))
+
+
+class Filter(NamedTuple):
+    """The Kalman filter of a memory of variance rho under white noise of variance 1 - rho, at sorted times.
+
+    Per time: ``decay`` from the time before; ``prior``, the memory's variance given what was seen before; ``gain``,
+    the weight of what is seen now, and ``inverse_sd``, of a value given those before: both 0 where nothing is.
+    """
+
+    decay: Float[Array, "time *lane"]
+    prior: Float[Array, "time *lane"]
+    gain: Float[Array, "time *lane"]
+    inverse_sd: Float[Array, "time *lane"]
+
+    @property
+    def half_log_det(self) -> Float[Array, "*lane"]:
+        """log |C| / 2 over the observed times."""
+        return -jnp.log(jnp.where(self.inverse_sd > 0, self.inverse_sd, 1.0)).sum(0)
+
+    def whiten(self, values: Float[Array, "time *lane"]) -> Float[Array, "time *lane"]:
+        """C^-1/2 ``values``, and 0 where nothing is observed."""
+
+        def step(mean, here):
+            decay, gain, inverse_sd, value = here
+            surprise = value - decay * mean
+            return decay * mean + gain * surprise, inverse_sd * surprise
+
+        start = jnp.zeros(values.shape[1:], values.dtype)
+        return jax.lax.scan(step, start, (self.decay, self.gain, self.inverse_sd, values))[1]
+
+    def smooth(self, values: Float[Array, "time *lane"], noise: Array | None = None) -> tuple[Array, Array]:
+        """The memory's mean and variance at every time given all observed ``values``.
+
+        With standard normals ``noise`` of the values' shape, a draw of its path in the place of the mean.
+        """
+
+        def forward(mean, here):
+            decay, gain, value = here
+            mean = decay * mean + gain * (value - decay * mean)
+            return mean, mean
+
+        _, means = jax.lax.scan(forward, jnp.zeros(values.shape[1:], values.dtype), (self.decay, self.gain, values))
+        left = self.prior * (1 - self.gain)
+        later = jnp.concatenate([self.prior[1:], jnp.ones_like(self.prior[:1])])
+        decay = jnp.concatenate([self.decay[1:], jnp.zeros_like(self.decay[:1])])
+        back = decay * left / jnp.where(later > 0, later, 1.0)
+        drawn = jnp.zeros_like(values) if noise is None else jnp.sqrt(left * (1 - back * decay)) * noise
+
+        def backward(after, here):
+            mean, left, back, decay, later, step = here
+            value = mean + back * (after[0] - decay * mean) + step
+            variance = left + back**2 * (after[1] - later)
+            return (value, variance), (value, variance)
+
+        start = jnp.zeros(values.shape[1:], values.dtype), jnp.zeros(self.prior.shape[1:], values.dtype)
+        steps = (means, left, back, decay, later, drawn)
+        return jax.lax.scan(backward, start, steps, reverse=True)[1]
+
+
+def kalman(memory: PrivateMemory, times: Float[Array, " time"], observed: Array, dtype: Any = None) -> Filter:
+    """The filter of ``memory``'s points where ``observed`` (time, lane), at sorted ``times``; lanes broadcast."""
+    rho, lengthscale = (jnp.asarray(values, dtype) for values in memory[:2])
+    shape = jnp.broadcast_shapes(rho.shape, observed.shape[1:])
+    steps = jnp.concatenate([jnp.full(1, jnp.inf, times.dtype), jnp.diff(times)])
+
+    def step(left, here):
+        since, seen = here
+        decay = jnp.exp(-since / lengthscale)
+        prior = decay**2 * left + rho * (1 - decay**2)
+        variance = prior + 1 - rho
+        gain = jnp.where(seen, prior / variance, 0.0)
+        inverse_sd = jnp.where(seen, 1 / jnp.sqrt(variance), 0.0)
+        return prior * (1 - gain), (jnp.broadcast_to(decay, shape), prior, gain, inverse_sd)
+
+    return Filter(*jax.lax.scan(step, jnp.zeros(shape, rho.dtype), (steps.astype(rho.dtype), observed))[1])
+
+
+class OutputNoise(dist.Distribution):
+    """y_i ~ N(f_i, s_i^2 C_i) over the times, independent over outputs; event shape (time, output).
+
+    Parameters
+    ----------
+    f
+        (time, output).
+    own_variance
+        s_i^2, (output,).
+    memory
+        C_i's share and lengthscale, (output,) each.
+    inputs
+        (time,), in any order.
+    observed
+        y (time, output), whose NaN are left out of the density; None: all are observed.
+    """
+
+    support = constraints.independent(constraints.real, 2)
+    pytree_data_fields = ("f", "own_variance", "memory", "inputs", "observed")
+
+    def __init__(self, f, own_variance, memory: PrivateMemory, inputs, observed=None, *, validate_args=None):
+        self.f, self.own_variance, self.memory, self.inputs = f, own_variance, memory, inputs
+        self.observed = jnp.ones(f.shape, bool) if observed is None else ~jnp.isnan(observed)
+        super().__init__((), f.shape, validate_args=validate_args)
+
+    @property
+    def mean(self):
+        return self.f
+
+    def sample(self, key, sample_shape=()):
+        normal = jax.random.normal(key, (2, *sample_shape, *self.event_shape), self.f.dtype)
+        order = jnp.argsort(self.inputs)
+        rho = jnp.asarray(self.memory.share, self.f.dtype)
+        none = kalman(self.memory, self.inputs[order], jnp.zeros(self.event_shape, bool), self.f.dtype)
+
+        def step(before, here):
+            decay, noise = here
+            now = decay * before + jnp.sqrt(rho * (1 - decay**2)) * noise
+            return now, now
+
+        first = jnp.moveaxis(normal[0], -2, 0)  # times lead
+        _, memory = jax.lax.scan(step, jnp.zeros(first.shape[1:], first.dtype), (none.decay, first))
+        memory = jnp.moveaxis(memory, 0, -2)[..., jnp.argsort(order), :]
+        return self.f + jnp.sqrt(self.own_variance) * (memory + jnp.sqrt(1 - rho) * normal[1])
+
+    def log_prob(self, value):
+        return self.by_cell(value).sum((-2, -1))
+
+    def by_cell(self, value: Float[Array, "*batch time output"]) -> Float[Array, "*batch time output"]:
+        """The log density of each cell given the earlier ones of its output; 0 where nothing is observed."""
+        order = jnp.argsort(self.inputs)
+        seen = self.observed[order]
+        kalman_ = kalman(self.memory, self.inputs[order], seen, self.f.dtype)
+        errors = jnp.where(self.observed, value - self.f, 0.0) / jnp.sqrt(self.own_variance)
+        lanes = jnp.moveaxis(errors[..., order, :], -2, 0)
+        gain, inverse_sd, decay = (
+            part.reshape(len(order), *[1] * (lanes.ndim - 2), -1)
+            for part in (kalman_.gain, kalman_.inverse_sd, kalman_.decay)
+        )
+        white = Filter(decay, gain, gain, inverse_sd).whiten(lanes)
+        sd = jnp.sqrt(self.own_variance) / jnp.where(inverse_sd > 0, inverse_sd, 1.0)
+        density = jnp.where(inverse_sd > 0, -0.5 * (white**2 + jnp.log(2 * jnp.pi)) - jnp.log(sd), 0.0)
+        return jnp.moveaxis(density, 0, -2)[..., jnp.argsort(order), :]
