@@ -124,12 +124,11 @@ class Features(NamedTuple):
         self, weights: Float[Array, " weight"], phi: Float[Array, "time feature"]
     ) -> Float[Array, "latent time"]:
         """X at the inputs, whose features are ``phi``."""
-        r = self.num_features
-        columns = jax.nn.one_hot(self.owner[:r], self.num_latents, dtype=weights.dtype) * weights[:r, None]
-        x = jnp.asarray(phi, weights.dtype) @ columns
-        if self.space is not None:
-            x += self._observed(weights[r:])[self.row]
-        return x.T
+        return latents_at(self.layout, self.basis(phi), weights)
+
+    def basis(self, phi: Float[Array, "time feature"]) -> tuple:
+        """``phi``, and where there are states what observes them and at which of their times each input is."""
+        return (phi,) if self.space is None else (phi, self.observe, self.row)
 
     def _observed(self, states: Float[Array, "*draw state"]) -> Float[Array, "*draw time latent"]:
         observe = jnp.asarray(self.observe.T, states.dtype)
@@ -177,6 +176,17 @@ class Features(NamedTuple):
             jnp.asarray(residual + open_, dtype),
             np.concatenate([features, r + index], -1),
         )
+
+
+def latents_at(layout: Layout, basis: tuple, weights: Float[Array, " weight"]) -> Float[Array, "latent time"]:
+    """X at the inputs of a ``Features.basis``."""
+    r, num_latents = sum(layout.ranks), len(layout.ranks)
+    columns = jax.nn.one_hot(layout.owner[:r], num_latents, dtype=weights.dtype) * weights[:r, None]
+    x = jnp.asarray(basis[0], weights.dtype) @ columns
+    if len(basis) > 1:
+        observe, row = basis[1:]
+        x += (weights[r:].reshape(-1, observe.shape[1]) @ jnp.asarray(observe.T, weights.dtype))[row]
+    return x.T
 
 
 class RankError(ValueError):

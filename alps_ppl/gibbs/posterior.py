@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import jax
@@ -12,10 +12,14 @@ from jaxtyping import Array, Float
 from numpyro.infer import MCMC
 
 from alps_ppl import checks
-from alps_ppl.gibbs.features import Features, assemble
+from alps_ppl.gibbs.features import Features, assemble, latents_at
 from alps_ppl.gibbs.kernel import ALPSGibbs
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.draws import LatentDraws, Samples
+from alps_ppl.model.memory import kalman
+
+# How many numbers the draws' filters may hold at a time.
+NUMBERS_AT_A_TIME = 2_000_000
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,13 +55,26 @@ class GibbsFit:
     @cached_property
     def samples(self) -> Samples:
         """The program's sites by name, (chain, draw, ...)."""
-        return Samples(self.sites, self._latents)
+        own = {} if self.model.private_memory is None else {"own_memory": self._own_memory}
+        return Samples(self.sites, x=self._latents, **own)
 
     def _latents(self) -> Float[Array, "chain draw latent time"]:
         phi = jnp.asarray(self.features.phi(), self.weights.dtype)
         to_x = jax.jit(lambda weights, phi: jax.lax.map(lambda w: self.features.latents(w, phi), weights))
         x = to_x(self.weights.reshape(-1, self.weights.shape[-1]), phi)
         return x.reshape(*self.weights.shape[:2], *x.shape[1:])
+
+    def _own_memory(self) -> Float[Array, "chain draw time output"]:
+        """A path of each output's memory for every draw, given the draw and y."""
+        num_chains, num_draws = self.weights.shape[:2]
+        paths, _ = self._own_memories(self.thin(num_chains * num_draws), self.inputs, jax.random.key(0))
+        return jnp.swapaxes(paths, 0, 1).reshape(num_chains, num_draws, *self.y.shape)
+
+    def _own_memories(self, sites: dict[str, Array], new_inputs: Array, rng_key: Array | None = None):
+        basis = self.features.basis(jnp.asarray(self.features.phi(), self.weights.dtype))
+        draws = {name: sites[name] for name in ("weights", "H", "memory")}
+        draws |= {"b": self.model.gates(sites["b"].astype(self.y.dtype)), "s2": self.model.noise_variances(sites)}
+        return _own_memories(self.features.layout, self.model.private_memory, basis, self.inputs, self.y, new_inputs, draws, rng_key)
 
     def thin(self, num_draws: int) -> dict[str, Array]:
         """At most ``num_draws`` draws of b, H, the weights and what is learnt, (draw, ...), evenly spread over all."""
@@ -71,7 +88,12 @@ class GibbsFit:
         sites = self.thin(num_draws)
         gated_H = self.model.gates(sites["b"].astype(new_inputs.dtype))[:, None, :] * sites["H"]
         noise = self.model.noise_variances(sites)
-        return LatentDraws(gated_H, noise, sites["weights"], *self.features.extend(new_inputs))
+        extended = LatentDraws(gated_H, noise, sites["weights"], *self.features.extend(new_inputs))
+        if self.model.private_memory is None:
+            return extended
+        own_mean, own_variance = self._own_memories(sites, new_inputs)
+        white = noise * (1 - self.model.private_memory.at(sites["memory"]).share)
+        return extended._replace(noise_variance=white, own_mean=own_mean, own_variance=own_variance)
 
     def arrays(self) -> dict[str, tuple[tuple[str, ...], Any]]:
         """What a file keeps besides the sites, {name: (dims, values)}.
@@ -102,6 +124,30 @@ class GibbsFit:
 
     def __repr__(self):
         return f"GibbsFit({self.model}, {self.num_chains} chains of {self.weights.shape[1]} draws)"
+
+
+@partial(jax.jit, static_argnums=0)
+def _own_memories(layout, grid, basis, inputs, y, new_inputs, draws, rng_key):
+    """Mean and variance (new, draw, output) of the outputs' memories given each draw and y; with a key, paths."""
+    everywhere = jnp.concatenate([inputs, new_inputs])
+    order = jnp.argsort(everywhere)
+    new = jnp.argsort(order)[len(inputs) :]
+    observed = jnp.concatenate([~jnp.isnan(y), jnp.zeros((len(new_inputs), y.shape[1]), bool)])[order]
+
+    def of_draw(draw, key):
+        f = (latents_at(layout, basis, draw["weights"]).T * draw["b"]) @ draw["H"].T
+        errors = jnp.nan_to_num(y - f) / jnp.sqrt(draw["s2"])
+        errors = jnp.concatenate([errors, jnp.zeros((len(new_inputs), y.shape[1]), y.dtype)])[order]
+        noise = None if rng_key is None else jax.random.normal(key, errors.shape, errors.dtype)
+        filter_ = kalman(grid.at(draw["memory"]), everywhere[order], observed, y.dtype)
+        mean, variance = filter_.smooth(errors, noise)
+        return jnp.sqrt(draw["s2"]) * mean[new], draw["s2"] * variance[new]
+
+    num_draws = len(draws["H"])
+    keys = jax.random.split(jax.random.key(0) if rng_key is None else rng_key, num_draws)
+    at_a_time = max(1, min(num_draws, NUMBERS_AT_A_TIME // (len(everywhere) * y.shape[1])))
+    found = jax.lax.map(lambda both: of_draw(*both), (draws, keys), batch_size=at_a_time)
+    return jax.tree.map(lambda part: jnp.swapaxes(part, 0, 1), found)
 
 
 def fit_of_draws(kernel: ALPSGibbs, draws: dict[str, Array]) -> GibbsFit:

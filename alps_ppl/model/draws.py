@@ -8,22 +8,23 @@ from jaxtyping import Array, Float, Int
 
 
 class Samples(Mapping):
-    """Draws of the program's sites by name, (chain, draw, ...) each; x is computed when it is asked for, and not kept.
+    """Draws of the program's sites by name, (chain, draw, ...) each; paths are computed when asked for, and not kept.
 
-    x (chain, draw, latent, time) is as large as all times, and few ask for it.
+    Paths are as large as all times, and few ask for them: x (chain, draw, latent, time), and with a private memory
+    ``own_memory`` (chain, draw, time, output), each output's own r_i(t).
     """
 
-    def __init__(self, sites: Mapping[str, Array], latents: Callable[[], Array]):
-        self._sites, self._latents = dict(sites), latents
+    def __init__(self, sites: Mapping[str, Array], **paths: Callable[[], Array]):
+        self._sites, self._paths = dict(sites), paths
 
     def __getitem__(self, name: str) -> Array:
-        return self._latents() if name == "x" else self._sites[name]
+        return self._paths[name]() if name in self._paths else self._sites[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(["x", *self._sites])
+        return iter([*self._paths, *self._sites])
 
     def __len__(self) -> int:
-        return 1 + len(self._sites)
+        return len(self._paths) + len(self._sites)
 
     def __repr__(self):
         return f"Samples({', '.join(self)})"
@@ -33,7 +34,8 @@ class LatentDraws(NamedTuple):
     """Posterior draws, and what each says of the latents at new inputs.
 
     A latent's mean at a new input is the sum of ``basis`` times the weights at ``places`` (None: all of them, in their
-    order) over the columns that it owns. ``latent_variance`` is what a draw leaves open.
+    order) over the columns that it owns. ``latent_variance`` is what a draw leaves open. ``noise_variance`` is the white
+    noise's; with a private memory, ``own_mean`` and ``own_variance`` are what a draw says of it.
     """
 
     gated_H: Float[Array, "draw output latent"]  # H_ij b_j
@@ -43,3 +45,5 @@ class LatentDraws(NamedTuple):
     owner: Int[np.ndarray, " column"]
     latent_variance: Float[Array, "latent new"]
     places: Int[np.ndarray, "new column"] | None = None
+    own_mean: Float[Array, "new draw output"] | None = None
+    own_variance: Float[Array, "new draw output"] | None = None

@@ -20,7 +20,7 @@ from alps_ppl.gibbs.posterior import GibbsFit
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.as_json import decode, describe, encode, foreign, rebuild
 from alps_ppl.results.fits import Fit, check_fit
-from alps_ppl.results.trees import tree_of
+from alps_ppl.results.trees import DERIVED, PATHS, tree_of
 from alps_ppl.svi.posterior import SVIFit
 from alps_ppl.tables.data import Conversion
 
@@ -150,8 +150,8 @@ def _not_in_a_file(path: str | Path, description: dict) -> str:
 
 
 def _draws(group: xr.Dataset, model: ALPS) -> dict[str, np.ndarray]:
-    """A group's draws but x; the gates' are the program's again, where the tree's are the latents'."""
-    draws = {str(name): values.values for name, values in group.data_vars.items() if name != "x"}
+    """A group's draws of sites but paths; the gates' are the program's again, where the tree's are the latents'."""
+    draws = {str(n): values.values for n, values in group.data_vars.items() if n not in (*PATHS, *DERIVED)}
     return draws | {name: draws[name][..., model.first] for name in {"b", "gate_prob"} & set(draws)}
 
 

@@ -49,7 +49,7 @@ def predict(
     interval
         The probability between ``lower`` and ``upper``, half of the rest on either side.
     include_noise
-        Whether to predict y; False predicts f, the outputs without noise.
+        Whether to predict y; False predicts the outputs without white noise: f, and what memory each has of its own.
     num_draws
         At most so many posterior draws are used, evenly spread over the chains.
 
@@ -138,16 +138,18 @@ def _over_times(function: Callable, draws: LatentDraws, *cells: Float[Array, "ne
     num_draws, num_outputs, num_latents = draws.gated_H.shape
 
     def at_time(here):
-        basis, places, latent_variance, *cell = here
+        basis, places, latent_variance, own, *cell = here
         weights = draws.weights if places is None else draws.weights[:, places]
         columns = jax.nn.one_hot(draws.owner, num_latents, dtype=basis.dtype) * basis[:, None]
         loc = jnp.einsum("sij,sj->si", draws.gated_H, weights @ columns)
         variance = draws.gated_H**2 @ latent_variance + draws.noise_variance
+        if own[0] is not None:
+            loc, variance = loc + own[0], variance + own[1]
         # A floor for f without noise where nothing is left open: the quantiles divide by the sd.
         return function(loc, jnp.clip(variance, jnp.finfo(loc.dtype).tiny ** 0.5), *cell)
 
     size = max(1, min(NUMBERS_AT_A_TIME // (num_draws * num_outputs), len(draws.basis)))
-    times = (draws.basis, draws.places, draws.latent_variance.T, *cells)
+    times = (draws.basis, draws.places, draws.latent_variance.T, (draws.own_mean, draws.own_variance), *cells)
     return jax.lax.map(at_time, times, batch_size=size)
 
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import xarray as xr
 from jaxtyping import Array
+from numpyro import handlers
 from numpyro.infer import Predictive, log_likelihood
 
 from alps_ppl import checks
@@ -16,12 +17,18 @@ from alps_ppl.results.fits import Fit, check_finite, check_fit, time_coordinate
 
 # What a function takes that reads one tree of each engine.
 Trees = Fit | xr.DataTree | Mapping[str, Fit | xr.DataTree]
+# Draws as large as all times, and what is made of the sites: a file needs neither.
+PATHS, DERIVED = ("x", "own_memory"), ("memory_share", "memory_lengthscale")
 DIMS = {
     "b": ["latent"],
     "x": ["latent", "time"],
     "H": ["output", "latent"],
     "noise_variance": ["output"],
     "inclusion_prob": [],
+    "memory": ["output"],
+    "memory_share": ["output"],
+    "memory_lengthscale": ["output"],
+    "own_memory": ["time", "output"],
     "y": ["time", "output"],
     "gate_prob": ["latent"],
     "prior_inclusion_prob": ["latent"],
@@ -56,12 +63,16 @@ def tree_of(fit: Fit, *, x: bool = False, y: bool = False, num_draws: int | None
     model = fit.model
     total = fit.samples["b"].shape[1]
     keep = np.linspace(0, total - 1, min(num_draws or total, total)).round().astype(int)
-    sites = {name: fit.samples[name][:, keep] for name in fit.samples if x or name != "x"}
+    sites = {name: fit.samples[name][:, keep] for name in fit.samples if x or name not in PATHS}
     check_finite(**sites)
     stats = {name: values[:, keep] for name, values in fit.sample_stats.items()}
     if "gate_prob" in stats:
         stats["gate_prob"] = model.gates(stats["gate_prob"])
-    groups: dict[str, Any] = {"posterior": sites | {"b": model.gates(sites["b"])}, "sample_stats": stats}
+    derived = {"b": model.gates(sites["b"])}
+    if model.private_memory is not None:
+        here = model.private_memory.at(sites["memory"])
+        derived |= {"memory_share": here.share, "memory_lengthscale": here.lengthscale}
+    groups: dict[str, Any] = {"posterior": sites | derived, "sample_stats": stats}
     if y:
         groups |= _of_y(fit, sites)
     groups |= {"observed_data": {"y": fit.y}, "constant_data": _prior(model)}
@@ -118,7 +129,7 @@ def _prior(model: ALPS) -> dict[str, np.ndarray]:
 
 
 def _of_y(fit: Fit, sites: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
-    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in sites.items()}
+    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in sites.items() if name != "own_memory"}
     draws, likelihood = _draws_of_y(fit.model, flat, fit.inputs, fit.y)
     shape = (*sites["b"].shape[:2], *fit.y.shape)
     return {"posterior_predictive": {"y": draws.reshape(shape)}, "log_likelihood": {"y": likelihood.reshape(shape)}}
@@ -127,7 +138,14 @@ def _of_y(fit: Fit, sites: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
 @jax.jit
 def _draws_of_y(model: ALPS, flat: dict[str, Array], inputs: Array, y: Array) -> tuple[Array, Array]:
     draws = Predictive(model.program, flat, return_sites=["y"])(jax.random.key(0), inputs)["y"]
-    return draws, log_likelihood(model.program, flat, inputs, y)["y"]
+    if model.private_memory is None:
+        return draws, log_likelihood(model.program, flat, inputs, y)["y"]
+
+    def by_cell(sites):
+        trace = handlers.trace(handlers.substitute(model.program, sites)).get_trace(inputs, y)
+        return trace["y"]["fn"].by_cell(trace["y"]["value"])
+
+    return draws, jax.lax.map(by_cell, flat)
 
 
 def _observed_cells(dataset: xr.Dataset, observed: np.ndarray) -> xr.Dataset:

@@ -71,7 +71,7 @@ class SVIFit:
         x is drawn from its marginals: independent over times given q, so a draw isn't a path.
         """
         x = lambda: self.draw(NUM_DRAWS, names=("x",))["x"][None]  # noqa: E731
-        return Samples({name: value[None] for name, value in self.draw(NUM_DRAWS).items()}, x)
+        return Samples({name: value[None] for name, value in self.draw(NUM_DRAWS).items()}, x=x)
 
     @property
     def sample_stats(self) -> dict[str, Array]:
