@@ -19,7 +19,7 @@ import alps_ppl as alps
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs import features
 from alps_ppl.gibbs.features import latent_features
-from alps_ppl.gibbs.statistics import moments, statistics
+from alps_ppl.gibbs.statistics import moments, residual_statistics, statistics
 from alps_ppl.model.memory import OutputNoise, PrivateMemory, kalman
 
 T = np.array([3.0, 0.5, 0.9, 2.0, 2.0, 7.0, 4.4])
@@ -220,11 +220,13 @@ def test_evidence_is_the_dense_joints(states, memory):
 def test_the_memorys_conditional_is_the_dense_one(states):
     """Every point of the grid for every output, s^2 integrated out by quadrature."""
     m, basis, stats_, t, cells, here = sampled(states)
-    squares = c.residual_squares_by_point(stats_, here["weights"], here["H"], here["b"])
+    residuals = residual_statistics(stats_, here["weights"], here["H"], here["b"])
+    squares = residuals.private.sum_squares
     x = basis.latents(here["weights"], basis.phi())
     errors = cells - np.asarray((x.T * here["b"]) @ here["H"].T)
-    fixed = c.memory_conditional(stats_, squares, here["noise_variance"]).probs
-    learnt = c.memory_conditional(stats_, squares, m.noise_variance).probs
+    fixed = c.memory_conditional(residuals, here["noise_variance"]).probs
+    learnt = c.memory_conditional(residuals, m.noise_variance).probs
+    own_evidence = c.log_own_evidence(residuals, m.noise_variance)
     for i in range(3):
         seen = ~np.isnan(cells[:, i])
         covs = [reference.own_covariance(SHARE[g], LENGTH[g], t, t)[np.ix_(seen, seen)] for g in range(3)]
@@ -240,6 +242,7 @@ def test_the_memorys_conditional_is_the_dense_one(states):
         prior = stats.invgamma(3.0, scale=1.0)
         whole = [integrate.quad(lambda s, g=g: density(s, g) * prior.pdf(s), 0, np.inf)[0] for g in range(3)]
         np.testing.assert_allclose(learnt[i], np.array(whole) / sum(whole), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(own_evidence[i], np.log(sum(whole)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("states", [False, True])
@@ -298,3 +301,17 @@ def test_a_gate_with_its_latents_integrated_out(gate):
     arguments = here["noise_variance"], here["memory"]
     expected = evidence(m, t, residual, here["H"], on, *arguments) - evidence(m, t, residual, here["H"], 0 * on, *arguments)
     np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("states", [False, True])
+def test_statistics_of_residuals(states):
+    """They give the evidence of what some latents leave, by the others."""
+    m, basis, stats_, t, cells, here = sampled(states)
+    some = jnp.array([0.0, 1.0, 1.0, 1.0])
+    residuals = residual_statistics(stats_, here["weights"], here["H"], some)
+    x = basis.latents(here["weights"], basis.phi())
+    left = cells - np.asarray((x.T * some) @ here["H"].T)
+    memory, alone = np.array([1, 2, 0]), np.array([1.0, 0, 0, 0])
+    found = c.log_evidence(residuals.given(jnp.asarray(memory)), here["H"], jnp.asarray(alone), here["noise_variance"])
+    expected = evidence(m, t, left, here["H"], alone, here["noise_variance"], memory)
+    np.testing.assert_allclose(found, expected, atol=1e-8)

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Float, Int
 from numpyro.distributions import constraints
 
 from alps_ppl.gibbs.gaussians import PrecisionNormal, StatesNormal
 from alps_ppl.gibbs.statistics import Moments, Statistics, weights_squares
-from alps_ppl.model.memory import PrivateMemory, kalman
 
 Mixing = Float[Array, "output latent"]  # H, or its prior variances s
 PerLatent = Float[Array, " latent"]
@@ -277,43 +277,28 @@ def residual_sum_squares(stats: Statistics, moments: Moments, H: Mixing, b: PerL
     return jnp.clip(stats.sum_squares - 2 * cross + jnp.einsum("ij,ijk,ik->i", loadings, moments.xx, loadings), 0.0)
 
 
-def residual_squares_by_point(
-    stats: Statistics, weights: Float[Array, " weight"], H: Mixing, b: PerLatent
-) -> Float[Array, "point output"]:
-    """e_i^T C_g^-1 e_i of the residuals e_i = y_i - f_i, for every point g of the private memory's grid."""
-    private, (w, states) = stats.private, stats.split(weights)
-    gated = H * b
-    v = gated[:, stats.owner[: len(w)]] * w  # f_i = Phi v_i
-    if stats.states is None:
+def memory_conditional(stats: Statistics, noise_variance: PerOutput | dist.InverseGamma) -> dist.Categorical:
+    """g_i | the residuals that ``stats`` are of: the point of each output's private memory.
 
-        def of_output(output):
-            gram = private.gram[:, stats.pattern[output]]
-            v_i = v[output]
-            return private.sum_squares[:, output] - 2 * private.projection[:, output] @ v_i + (gram @ v_i) @ v_i
-
-        return jax.lax.map(of_output, jnp.arange(len(v))).T
-    f = stats.states.phi @ v.T + states @ stats.states.observe.T @ gated.T
-    errors = private.y - f[private.row]
-    lanes = PrivateMemory(*(values[:, None] for values in private.memory))
-    filter_ = kalman(lanes, private.times, private.observed[:, None])
-    return (filter_.whiten(jnp.broadcast_to(errors[:, None], filter_.gain.shape)) ** 2).sum(0)
-
-
-def memory_conditional(
-    stats: Statistics, squares: Float[Array, "point output"], noise_variance: PerOutput | dist.InverseGamma
-) -> dist.Categorical:
-    """g_i | x, H, b, Y, the point of each output's private memory; s_i^2 is integrated out where it is learnt.
-
-    p(g | e_i) is prior_g |C_g|^-1/2 (beta + e_i' C_g^-1 e_i / 2)^-(alpha + n_i / 2) up to a constant.
+    s_i^2 is integrated out where it is learnt: p(g | e_i) is prior_g |C_g|^-1/2 (beta + e_i' C_g^-1 e_i / 2)^-(alpha +
+    n_i / 2) up to a constant.
     """
-    private = stats.private
-    logits = private.memory.log_prior[:, None] - private.half_log_det
-    if isinstance(noise_variance, dist.Distribution):
-        prior = noise_variance
-        logits -= (prior.concentration + 0.5 * stats.num_observed) * jnp.log(prior.rate + 0.5 * squares)
-    else:
-        logits -= 0.5 * squares / noise_variance
-    return dist.Categorical(logits=logits.T)
+    return dist.Categorical(logits=_log_points(stats, noise_variance).T)
+
+
+def log_own_evidence(stats: Statistics, prior: dist.InverseGamma) -> PerOutput:
+    """Log p(e_i) of the residuals that ``stats`` are of, if they are the output's own: g_i and s_i^2 integrated out."""
+    a, half = prior.concentration, 0.5 * stats.num_observed
+    constant = a * jnp.log(prior.rate) - gammaln(a) + gammaln(a + half) - half * jnp.log(2 * jnp.pi)
+    return logsumexp(_log_points(stats, prior), axis=0) + constant
+
+
+def _log_points(stats: Statistics, noise_variance: PerOutput | dist.InverseGamma) -> Float[Array, "point output"]:
+    private, half = stats.private, 0.5 * stats.num_observed
+    logs = private.memory.log_prior[:, None] - private.half_log_det
+    if not isinstance(noise_variance, dist.Distribution):
+        return logs - 0.5 * private.sum_squares / noise_variance
+    return logs - (noise_variance.concentration + half) * jnp.log(noise_variance.rate + 0.5 * private.sum_squares)
 
 
 def noise_conditional(stats: Statistics, residual_squares: PerOutput, prior: dist.InverseGamma) -> dist.InverseGamma:

@@ -17,18 +17,21 @@ from numpyro.util import is_prng_key
 
 from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, latent_features
-from alps_ppl.gibbs.moves import MOVES, Plan, members
+from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.statistics import Statistics, statistics
 from alps_ppl.gibbs.sweep import STARTS, ALPSGibbsState, first_state, sweep_chains
+from alps_ppl.gibbs.target import Plan, members
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import equal_covariance_groups
 
 # What a user may choose among; a sweep draws the latents, H and what is learnt in any case.
 CHOICE = tuple(name for name, move in MOVES.items() if not move.always)
+# A process of so many weights, a cycle, can't do a private memory's work.
+FEW_WEIGHTS = 4
 SETS = {
-    "marginal": ("marginal_gate", "exchange", "scale"),
-    "joint": ("gate_column", "gate_latent", "exchange", "scale"),
-    "joint_swap": ("gate_column", "gate_latent", "marginal_swap", "exchange", "scale"),
+    "marginal": ("hand_over", "marginal_gate", "exchange", "scale"),
+    "joint": ("hand_over", "gate_column", "gate_latent", "exchange", "scale"),
+    "joint_swap": ("hand_over", "gate_column", "gate_latent", "marginal_swap", "exchange", "scale"),
     "collapsed": ("gate_column", "scale"),
     "paper": ("gate",),
     "all": tuple(name for name in CHOICE if name != "gate"),
@@ -128,8 +131,13 @@ class ALPSGibbs(MCMCKernel):
             tolerance=self.tolerance,
         )
         moves = _chosen_moves(self.moves, self.model, self.features)
-        private_states = 0 if self.model.private_memory is None or self.features.space is None else len(self.model.outputs)
-        self.plan = Plan(moves, self.features.layout, _equal_pairs(self.model), private_states)
+        has_private, layout = self.model.private_memory is not None, self.features.layout
+        private_states = len(self.model.outputs) if has_private and self.features.space is not None else 0
+        weights = np.bincount(self.model.gate_of[layout.owner], minlength=len(self.model.gate_names))
+        memories = tuple(np.flatnonzero(weights > FEW_WEIGHTS).tolist()) if has_private else ()
+        if not memories or not self.model.learns_noise:
+            moves = tuple(name for name in moves if name != "hand_over")
+        self.plan = Plan(moves, layout, _equal_pairs(self.model), private_states, memories)
         self.stats = statistics(self.features, self.y, self.model.private_memory)
         _warn_if_imprecise(self.model, self.stats)
 

@@ -5,134 +5,20 @@ uniforms each takes, and how many proposals it accepts or refuses by a uniform e
 once, since every draw costs .3 s of compilation.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import random as jax_random
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from alps_ppl.gibbs import conditionals as c
-from alps_ppl.gibbs.features import Layout
-from alps_ppl.gibbs.randomness import RandomNumbers
-from alps_ppl.gibbs.statistics import Moments, Statistics, moments
-from alps_ppl.model.alps import ALPS
-
-
-class Plan(NamedTuple):
-    """What a compiled sweep depends on besides shapes; hashable.
-
-    ``equal_pairs``: gates that can change places. ``private_states``: how many states of private memories each time has
-    besides the latents'.
-    """
-
-    moves: tuple[str, ...]
-    layout: Layout
-    equal_pairs: tuple[tuple[int, int], ...] = ()
-    private_states: int = 0
-
-    @property
-    def num_normals(self) -> int:
-        """That a draw of all latents takes."""
-        return len(self.layout.owner) + self.private_states * self.layout.num_state_times
-
-
-class Chain(NamedTuple):
-    """Where a chain is within a sweep.
-
-    ``residual_squares`` is each output's residual sum of squares once the noise has been drawn. ``gate_probs`` holds,
-    for each move of the gates, the probabilities (gate) with which it drew them on.
-    """
-
-    H: Float[Array, "output latent"]
-    b: Float[Array, " latent"]
-    weights: Float[Array, " weight"]
-    noise_variance: Float[Array, " output"]
-    inclusion_prob: Any = None
-    memory: Any = None  # (output,), the point of the private memory's grid
-    residual_squares: Any = None
-    gate_probs: tuple[Float[Array, " gate"], ...] = ()
-
-    def with_gates(self, gate_prob: Float[Array, " gate"], **changed: Array) -> "Chain":
-        """The chain after a move of the gates."""
-        return self._replace(gate_probs=(*self.gate_probs, gate_prob), **changed)
-
-
-class Target(NamedTuple):
-    """What moves leave as it is: the posterior of ``model`` under the data that ``stats`` are of.
-
-    ``logits`` are logit theta of each latent's gate, infinite while the gate is held open. ``own_variance`` is what
-    each output's own variance is held at, as white noise, NaN where it isn't held.
-    """
-
-    plan: Plan
-    model: ALPS
-    stats: Statistics
-    logits: Float[Array, " latent"]
-    own_variance: Float[Array, " output"]
-
-    @property
-    def mixing_variance(self) -> Float[Array, "output latent"]:
-        """s, in the precision of the data."""
-        return jnp.asarray(self.model.mixing_variance, self.logits.dtype)
-
-    @property
-    def members(self) -> list[list[int]]:
-        """The latents of each gate."""
-        return members(self.model)
-
-    def moments(self, chain: Chain) -> Moments:
-        """Inner products of latents and outputs at the chain's weights."""
-        return moments(self.given(chain), chain.weights, len(chain.b))
-
-    def given(self, chain: Chain) -> Statistics:
-        """The statistics with the outputs' own covariances where the chain has them."""
-        return self.stats.given(chain.memory)
-
-
-def members(model: ALPS) -> list[list[int]]:
-    """The latents of each gate."""
-    return [np.flatnonzero(model.gate_of == g).tolist() for g in range(len(model.gate_names))]
-
-
-def alike(gates: Sequence[Sequence[int]]) -> list[Int[np.ndarray, "gate member"]]:
-    """The latents of gates that have as many, for each number that several gates have."""
-    sizes = sorted({len(gate) for gate in gates})
-    groups = [np.array([gate for gate in gates if len(gate) == size]) for size in sizes]
-    return [group for group in groups if len(group) > 1]
-
-
-def log_prior(model: ALPS, H, b, logits) -> Float[Array, ""]:
-    """Of b and H, up to a constant; a shared gate counts once."""
-    gates = jax.nn.log_sigmoid(jnp.where(b == 1, logits, -logits))[model.first].sum()
-    return gates - 0.5 * (H**2 / model.mixing_variance).sum()
-
-
-class Sizes(NamedTuple):
-    """What the shapes of random numbers are made of."""
-
-    outputs: int
-    latents: int
-    gates: int
-    swaps: int
-    memory: bool
-    plan: Plan
-
-
-Shape = Callable[[Sizes], tuple[int, ...]]
-
-
-class Move(NamedTuple):
-    """A move, the shapes of the random numbers that it takes, and whether all sweeps have it."""
-
-    step: Callable[[Target, Chain, RandomNumbers], Chain]
-    normal: Shape | None = None
-    uniform: Shape | None = None
-    acceptance: Callable[[Sizes], int] | None = None
-    always: bool = False
+from alps_ppl.gibbs.handover import hand_over
+from alps_ppl.gibbs.randomness import RandomNumbers, categorical
+from alps_ppl.gibbs.statistics import residual_statistics
+from alps_ppl.gibbs.target import Chain, Move, Target, alike, log_prior
 
 
 def marginal_gate(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
@@ -291,14 +177,12 @@ def noise(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     if model.private_memory is None:
         squares = c.residual_sum_squares(stats, target.moments(chain), chain.H, chain.b)
     else:
-        by_point = c.residual_squares_by_point(stats, chain.weights, chain.H, chain.b)
-        points = c.memory_conditional(stats, by_point, model.noise_variance)
-        memory = (points.probs.cumsum(-1) < random.uniform["noise"][:, None]).sum(-1)
-        # By round-off the last sum may be below 1.
-        memory = jnp.minimum(memory, by_point.shape[0] - 1)
+        residuals = residual_statistics(stats, chain.weights, chain.H, chain.b)
+        points = c.memory_conditional(residuals, model.noise_variance)
+        memory = categorical(points.probs, random.uniform["noise"])
         memory = jnp.where(jnp.isnan(target.own_variance), memory, jnp.argmin(model.private_memory.share))
         chain = chain._replace(memory=memory.astype(jnp.int32))
-        squares = by_point[memory, jnp.arange(len(memory))]
+        squares = residuals.private.sum_squares[memory, jnp.arange(len(memory))]
     chain = chain._replace(residual_squares=jnp.clip(squares, 0.0))
     if not model.learns_noise:
         return chain
@@ -349,6 +233,7 @@ def inclusion_prob(target: Target, chain: Chain, random: RandomNumbers) -> Chain
 
 # In the order of a sweep.
 MOVES = {
+    "hand_over": Move(hand_over, normal=lambda n: (1,), uniform=lambda n: (4,)),
     "marginal_gate": Move(marginal_gate, acceptance=lambda n: n.gates),
     "marginal_swap": Move(
         marginal_swap,

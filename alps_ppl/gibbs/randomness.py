@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.lax import erf_inv
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 
 class RandomNumbers(NamedTuple):
@@ -32,3 +32,9 @@ def random_numbers(key, normal: dict[str, tuple], uniform: dict[str, tuple], dty
     normals = [math.sqrt(2) * erf_inv(part) for part in parts[: len(normal)]]
     uniforms = [0.5 + 0.5 * part for part in parts[len(normal) :]]
     return RandomNumbers(dict(zip(normal, normals, strict=True)), dict(zip(uniform, uniforms, strict=True)))
+
+
+def categorical(probs: Float[Array, "*batch category"], uniform: Float[Array, "*batch"]) -> Int[Array, "*batch"]:
+    """A category by its probability, from a uniform."""
+    # By round-off the last sum may be below 1.
+    return jnp.minimum((probs.cumsum(-1) < uniform[..., None]).sum(-1), probs.shape[-1] - 1).astype(jnp.int32)

@@ -215,3 +215,34 @@ def weights_squares(stats: Statistics, weights: Float[Array, " weight"], num_lat
     innovation = states - jnp.einsum("tde,te->td", s.transition, before)
     square = (innovation * jnp.einsum("tde,te->td", s.precision, innovation)).sum(0)
     return squares.at[stats.owner[len(w) : len(w) + len(square)]].add(square)
+
+
+def residual_statistics(
+    stats: Statistics, weights: Float[Array, " weight"], H: Float[Array, "output latent"], b: Float[Array, " latent"]
+) -> Statistics:
+    """The statistics of the residuals y_i - f_i in the place of y_i, where there is a private memory."""
+    private, (w, states) = stats.private, stats.split(weights)
+    gated = H * b
+    v = gated[:, stats.owner[: len(w)]] * w  # f_i = Phi v_i
+    if stats.states is None:
+
+        def of_output(output):
+            projected = private.gram[:, stats.pattern[output]] @ v[output]
+            left = private.projection[:, output] - projected
+            return left, private.sum_squares[:, output] - (private.projection[:, output] + left) @ v[output]
+
+        projection, squares = jax.lax.map(of_output, jnp.arange(len(v)))
+        projection = jnp.swapaxes(projection, 0, 1)
+        return stats._replace(private=private._replace(projection=projection, sum_squares=jnp.clip(squares.T, 0.0)))
+    s = stats.states
+    f = s.phi @ v.T + states @ s.observe.T @ gated.T
+    errors = jnp.where(private.observed, private.y - f[private.row], 0.0)
+    sums = jnp.zeros_like(s.sums).at[private.row].add(errors)
+    filter_ = kalman(PrivateMemory(*(v[:, None] for v in private.memory)), private.times, private.observed[:, None])
+    white = filter_.whiten(jnp.broadcast_to(errors[:, None], filter_.gain.shape))
+    return stats._replace(
+        projection=sums.T @ s.phi,
+        sum_squares=(errors**2).sum(0),
+        states=s._replace(sums=sums),
+        private=private._replace(y=errors, sum_squares=(white**2).sum(0)),
+    )

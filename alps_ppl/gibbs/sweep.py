@@ -10,15 +10,16 @@ from jax import random
 from jaxtyping import Array, Float, Int
 from numpyro.util import is_prng_key
 
-from alps_ppl.gibbs.moves import MOVES, Chain, Plan, Sizes, Target, alike, log_prior
+from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
 from alps_ppl.gibbs.statistics import Statistics, weights_squares
+from alps_ppl.gibbs.target import Chain, Plan, Sizes, Target, alike, log_prior
 from alps_ppl.model.alps import ALPS
 
 # The order of the random numbers in a sweep's one draw, on which the draws of a seed depend. The uniforms that accept
 # proposals are there in any case, and the first of them isn't used.
-NORMALS = ("latents", "mixing", "gate_column", "gate_latent", "marginal_walk", "scale")
-UNIFORMS = ("gate", "gate_column", "gate_latent", "acceptance", "marginal_swap", "marginal_walk", "exchange", "scale", "noise")
+NORMALS = ("latents", "mixing", "gate_column", "gate_latent", "marginal_walk", "scale", "hand_over")
+UNIFORMS = ("gate", "gate_column", "gate_latent", "acceptance", "marginal_swap", "marginal_walk", "exchange", "scale", "noise", "hand_over")
 # How many entries the chains' matrices may have side by side. With more, XLA's program can wait for ever (jaxlib
 # 0.10.2, two cores): of one latent, four chains of 116 features and 16 of 60 did, two of 116 didn't.
 SIDE_BY_SIDE = 4 * 64**2
