@@ -23,6 +23,7 @@ from alps_ppl.svi.temperature import annealed_temperature
 
 if TYPE_CHECKING:
     from alps_ppl.results import plots
+    from alps_ppl.results.cycles import cycles
     from alps_ppl.results.engines import align_signs, compare_engines
     from alps_ppl.results.files import load, load_conversion, save
     from alps_ppl.results.inclusion import gate_diagnostics, gate_vectors, inclusion_table, num_active
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "results": "plots",
+    "results.cycles": "cycles",
     "results.engines": "align_signs compare_engines",
     "results.files": "load load_conversion save",
     "results.inclusion": "gate_diagnostics gate_vectors inclusion_table num_active",
@@ -55,10 +57,10 @@ _MODULE = {name: module for module, names in _LAZY.items() for name in names.spl
 __all__ = [
     "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "PrivateMemory",
     "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "align_signs", "annealed_temperature", "compare_engines",
-    "covariance", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics", "gate_vectors",
+    "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics", "gate_vectors",
     "inclusion_sensitivity", "inclusion_table", "init_from_svi", "linear", "linear_periodic", "load",
-    "load_conversion", "log_predictive_density", "num_active", "on_column", "plots", "predict", "private_memory", "prune",
-    "read_table", "relaxed_program", "save", "split_table", "to_datatree", "variance_shares",
+    "load_conversion", "log_predictive_density", "num_active", "on_column", "plots", "predict",
+    "private_memory", "prune", "read_table", "relaxed_program", "save", "split_table", "to_datatree", "variance_shares",
 ]
 # fmt: on
 

@@ -113,7 +113,7 @@ class Simulation:
         )
 
     def redraw(self, key, sites):
-        """y given all sites."""
+        """Y given all sites."""
         noise = random.normal(key, sites["f"].shape)
         if "memory" in sites:
             factors = jnp.linalg.cholesky(own_covariances())[sites["memory"]]

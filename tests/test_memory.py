@@ -23,6 +23,7 @@ from alps_ppl.gibbs.statistics import moments, residual_statistics, statistics
 from alps_ppl.model.memory import OutputNoise, PrivateMemory, kalman
 
 T = np.array([3.0, 0.5, 0.9, 2.0, 2.0, 7.0, 4.4])
+NOISE = stats.invgamma(3.0, scale=1.0)
 SHARE, LENGTH = np.array([0.0, 0.8, 0.999]), np.array([1.0, 0.4, 9.0])
 
 
@@ -72,7 +73,9 @@ def test_the_memory_given_its_outputs_values_is_dense_conditioning(cells, grid):
         left = K - gain @ K[seen]
         np.testing.assert_allclose(mean[:, i], gain @ e[seen, i], atol=1e-9)
         np.testing.assert_allclose(variance[:, i], np.diag(left), atol=1e-9)
-        np.testing.assert_allclose(filter_.half_log_det[i], 0.5 * np.linalg.slogdet(C[np.ix_(seen, seen)])[1], atol=1e-9)
+        np.testing.assert_allclose(
+            filter_.half_log_det[i], 0.5 * np.linalg.slogdet(C[np.ix_(seen, seen)])[1], atol=1e-9
+        )
         # Wishart: an entry's error is at most sqrt(2 / draws) of the largest variance; five of them.
         np.testing.assert_allclose(np.cov(draws[..., i].T), left, atol=5 * np.sqrt(2 / 4000) * left.max() + 1e-12)
 
@@ -97,17 +100,17 @@ def test_the_grid_is_uniform_over_shares_and_over_lengthscales():
 def model(**settings):
     memory = PrivateMemory(SHARE, LENGTH, np.log([0.5, 0.3, 0.2]))
     latents = {"a": alps.linear_periodic(4.0), "b": alps.linear_periodic(2.3)}
-    return alps.ALPS(
-        latents, 3, noise_variance=dist.InverseGamma(3.0, 1.0), private_memory=memory, **settings
-    )
+    return alps.ALPS(latents, 3, noise_variance=dist.InverseGamma(3.0, 1.0), private_memory=memory, **settings)
 
 
 def test_the_program_with_a_private_memory(cells):
     """Its log density is the sum of its sites'; y's is the dense normal around f."""
     m = model(copies={"a": 2})
-    assert m.latents == ("a 1", "a 2", "b") and m.gate_names == ("a", "b")
+    assert m.latents == ("a 1", "a 2", "b")
+    assert m.gate_names == ("a", "b")
     trace = handlers.trace(handlers.seed(m, 0)).get_trace(T)
-    assert trace["memory"]["value"].shape == (3,) and trace["y"]["value"].shape == (7, 3)
+    assert trace["memory"]["value"].shape == (3,)
+    assert trace["y"]["value"].shape == (7, 3)
     sites = {n: s["value"] for n, s in trace.items() if s["type"] == "sample" and n != "y"}
     total, conditioned = log_density(m, (T, cells), {}, sites)
     prior, _ = log_density(handlers.block(m, hide=["y"]), (T, cells), {}, sites)
@@ -158,7 +161,7 @@ def test_what_isnt_copies_or_a_memory_is_refused(settings, words):
     ],
 )
 def test_a_grid_that_cannot_be_is_refused(inputs, settings):
-    with pytest.raises(ValueError, match="inputs|shares|lengthscales"):
+    with pytest.raises(ValueError, match=r"inputs|shares|lengthscales"):
         alps.private_memory(inputs, **settings)
 
 
@@ -239,8 +242,7 @@ def test_the_memorys_conditional_is_the_dense_one(states):
 
         by_hand = np.array([density(float(here["noise_variance"][i]), g) for g in range(3)])
         np.testing.assert_allclose(fixed[i], by_hand / by_hand.sum(), rtol=1e-8)
-        prior = stats.invgamma(3.0, scale=1.0)
-        whole = [integrate.quad(lambda s, g=g: density(s, g) * prior.pdf(s), 0, np.inf)[0] for g in range(3)]
+        whole = [integrate.quad(lambda s, g=g: density(s, g) * NOISE.pdf(s), 0, np.inf)[0] for g in range(3)]
         np.testing.assert_allclose(learnt[i], np.array(whole) / sum(whole), rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(own_evidence[i], np.log(sum(whole)), rtol=1e-5)
 
@@ -299,7 +301,9 @@ def test_a_gate_with_its_latents_integrated_out(gate):
     on = np.zeros(4)
     on[members] = 1
     arguments = here["noise_variance"], here["memory"]
-    expected = evidence(m, t, residual, here["H"], on, *arguments) - evidence(m, t, residual, here["H"], 0 * on, *arguments)
+    expected = evidence(m, t, residual, here["H"], on, *arguments) - evidence(
+        m, t, residual, here["H"], 0 * on, *arguments
+    )
     np.testing.assert_allclose(found, expected, atol=1e-7)
 
 

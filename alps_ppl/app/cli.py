@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from alps_ppl.app.errors import BadInput, Interrupted
 
@@ -145,6 +146,11 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
 @click.option("--hold-out", metavar="DURATION", help="How much of the file's end to hold out as a test: 2d, or 10%.")
 @click.option("--expected-active", type=float, help="How many processes are on, a priori; default half of them.")
 @click.option("--noise", default="learnt", show_default=True, help="learnt, or a variance in squared training sds.")
+@click.option(
+    "--paper-model",
+    is_flag=True,
+    help="The paper's model: cycles have one phase in all outputs, and no output has a memory of its own.",
+)
 @click.option("--time-unit", help="The unit of times that are plain numbers: hours, days, years, ...")
 @click.option("--separator", help="Between columns; default: found from the header.")
 @click.option("--decimal", help="The decimal sign; default: found from the cells.")
@@ -156,9 +162,17 @@ def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options
     Covariances are sums and products of linear_periodic(period), periodic(period, lengthscale=1), rbf(lengthscale),
     matern12, matern32, matern52, rational_quadratic(lengthscale, alpha=1), linear() and constant(variance), with
     numbers as scale factors. Times are durations (30s, 10min, 24h, 4d, 2w, 1mo, 10y) or numbers in the file's own unit.
+
+    A linear_periodic process has an amplitude and a phase in every output. Where noise is learnt, every output has a
+    memory of its own, which only the Gibbs sampler fits; then --engine is gibbs. --paper-model has neither.
     """
     running = {option.name: options.pop(option.name) for option in OPTIONS_OF_RUN}
+    has_memory = options["noise"] == "learnt" and not options["paper_model"]
+    if has_memory and click.get_current_context().get_parameter_source("engine") is ParameterSource.DEFAULT:
+        running["engine"] = "gibbs"
     engine, out = running["engine"], running["out"]
+    if options["learn"] and has_memory:
+        raise BadInput("--learn: SVI learns parameters, and fits no private memory; add --paper-model")
     if options["learn"] and "svi" not in _engines(engine):
         raise BadInput(f"--learn: only SVI learns parameters; expected --engine svi,gibbs or svi, got {engine!r}")
     if save_model_file is not None and save_model_file.suffix != ".py":

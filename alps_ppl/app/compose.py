@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
+from tinygp import kernels
 
 from alps_ppl.app.problem import Problem
 from alps_ppl.app.source import model_file
 from alps_ppl.model.alps import ALPS
+from alps_ppl.model.memory import PrivateMemory, private_memory
 from alps_ppl.tables.data import Data
 from alps_ppl.tables.durations import duration, unit_name
 from alps_ppl.tables.grammar import Parsed, parse
@@ -23,6 +25,8 @@ from alps_ppl.tables.splitting import split_table
 # that counts less lets the noise fall to nothing, and chains then follow other outputs exactly, each its own.
 NOISE_MEAN = 0.1
 NOISE_SHARE = 0.1
+# Of an output's own variance, memory and noise together.
+OWN_PRIOR = (1.0, 0.2)
 FEWEST_INDUCING, MOST_INDUCING, MOST_INDUCING_OF_FEW_ROWS = 15, 40, 60
 BATCH = 256
 # Rows up to which the sampler's longest and long chains, and SVI's longer ones, stay within two minutes.
@@ -48,6 +52,7 @@ def compose(
     learn: Sequence[str] = (),
     expected_active: float | None = None,
     noise: str = "learnt",
+    paper_model: bool = False,
     settings: Mapping[str, dict[str, Any]] | None = None,
     **options: Any,
 ) -> tuple[Problem, list[str]]:
@@ -73,8 +78,13 @@ def compose(
     named, twice = _latents(latents, data, unit, num_decoys)
     prior = {"inclusion_prob": 0.5} if expected_active is None else {"expected_active": expected_active}
     arguments: dict[str, Any] = prior | _bounds(learn, named, unit)
+    cycles = {latent.name: 2 for latent in named if isinstance(latent.parsed.covariance, kernels.Cosine)}
+    if cycles and not paper_model:
+        arguments["copies"] = cycles
+    memory = None if paper_model or noise != "learnt" else _private_memory(data)
     try:
-        variance = noise_prior(data) if noise == "learnt" else float(noise)
+        learnt = noise_prior(data) if memory is None else OWN_PRIOR
+        variance = learnt if noise == "learnt" else float(noise)
     except ValueError:
         raise ValueError(
             f"noise: expected 'learnt', or a variance in squared training sds of an output, got {noise!r}"
@@ -83,6 +93,7 @@ def compose(
         {latent.name: latent.parsed.covariance for latent in named},
         data.outputs,
         noise_variance=dist.InverseGamma(*variance) if isinstance(variance, tuple) else variance,
+        private_memory=memory,
         **arguments,
     )
     changed = settings or {}
@@ -100,10 +111,17 @@ def compose(
         ],
         arguments=arguments,
         noise=variance,
+        private_memory=memory is not None,
         svi=svi,
         gibbs=gibbs,
     )
     return Problem(name, data, model, svi, gibbs, source=source), _notes(table, data, named, twice)
+
+
+def _private_memory(data: Data) -> PrivateMemory | None:
+    """That of ``alps.private_memory``, where there is one axis of times."""
+    t = data.train_inputs
+    return private_memory(t) if t.ndim == 1 and len(np.unique(t)) > 1 else None
 
 
 def noise_prior(data: Data) -> tuple[float, float]:

@@ -11,12 +11,13 @@ import xarray as xr
 
 from alps_ppl.app import figures, scores
 from alps_ppl.app.problem import Fitted, Outcome
+from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import compare_engines, largest_differences
 from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
 from alps_ppl.results.shares import variance_shares
 from alps_ppl.tables.data import Data
 
-TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv")
+TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv", "cycles.csv")
 FILES = (*TABLES, "summary.json", "posterior_svi.nc", "posterior_gibbs.nc", "report.html")
 
 
@@ -38,6 +39,7 @@ def write(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str], out: 
     pd.concat(frames).to_csv(out / "predictions.csv", index=False)
     scores.by_output(data, cells).to_csv(out / "scores.csv", index=False)
     variance_shares(outcome.trees).to_csv(out / "variance_shares.csv", index=False)
+    cycles(outcome.trees).to_csv(out / "cycles.csv", index=False)
     summary, comparison = _summary(outcome, cells, versions), None
     if len(outcome.fitted) == 2:
         comparison = compare_engines(outcome.trees, predictions)

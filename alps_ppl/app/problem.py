@@ -15,6 +15,7 @@ from alps_ppl.gibbs.chains import check_settings as check_gibbs
 from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.model.alps import ALPS
 from alps_ppl.results.inclusion import inclusion_table
+from alps_ppl.svi.fit import check_model as check_svi_model
 from alps_ppl.svi.fit import check_settings as check_svi
 from alps_ppl.svi.fit import fit_svi
 from alps_ppl.tables.data import Data
@@ -63,6 +64,7 @@ class Problem:
                 raise ValueError(f"{which}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(known)}")
         self.model.check(self.data.inputs, np.where(self.data.train, self.data.standardised, np.nan))
         if "svi" in engines:
+            check_svi_model(self.model)
             check_svi(len(self.data.train_inputs), **SVI_DEFAULTS | self.svi)
         if "gibbs" in engines:
             check_gibbs(_as_if_learnt(self.model) if "svi" in engines else self.model, **self.gibbs)

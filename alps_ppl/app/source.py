@@ -77,6 +77,7 @@ def model_file(
     latents: Sequence[tuple[str, str, str]],
     arguments: Mapping[str, Any],
     noise: float | tuple[float, float],
+    private_memory: bool,
     svi: dict[str, Any],
     gibbs: dict[str, Any],
 ) -> str:
@@ -102,6 +103,7 @@ def model_file(
             for name, covariance, remark in latents
         ),
         arguments=_keywords(source, arguments),
+        memory=", private_memory=alps.private_memory(data.train_inputs)" if private_memory else "",
         noise=f"dist.InverseGamma{noise!r}" if isinstance(noise, tuple) else repr(noise),
         svi=source.hole(svi),
         gibbs=source.hole(gibbs),
@@ -146,7 +148,7 @@ def model(data: alps.Data) -> alps.ALPS:
     """A gate for each process."""
     latents = {{
 {latents}    }}
-    return alps.ALPS(latents, data.outputs{arguments}, noise_variance={noise})
+    return alps.ALPS(latents, data.outputs{arguments}, noise_variance={noise}{memory})
 
 
 SVI = {svi}

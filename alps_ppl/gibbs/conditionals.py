@@ -5,7 +5,7 @@ prior variance of H, and h_ij, b_j, x_j, sigma_i^2 as in the paper.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -88,8 +88,9 @@ def weights_conditional(
 
 
 def _with_private_states(stats: Statistics, gated: Mixing, noise_variance: PerOutput):
-    """The state space with a unit-variance state of each output's memory, its loadings beside H, and the white noise."""
-    s, memory = stats.states, stats.private.memory.at(stats.point)
+    """The state space with a state of variance 1 for each output's memory, H with its loadings, and the white noise."""
+    s: Any = stats.states
+    memory = stats.memory
     p = len(noise_variance)
     decay = jnp.exp(-s.steps[:, None] / memory.lengthscale)
     beside = jax.vmap(lambda shared, own: jax.scipy.linalg.block_diag(shared, jnp.diag(own)))
@@ -105,10 +106,10 @@ def _with_private_states(stats: Statistics, gated: Mixing, noise_variance: PerOu
 
 def log_evidence(stats: Statistics, H: Mixing, b: PerLatent, noise_variance: PerOutput) -> Float[Array, ""]:
     """Log p(Y | H, b, sigma^2), the latents integrated out: the linear mixing model's evidence."""
-    s, white, half_log_det = stats.states, noise_variance, 0.0
-    if s is not None:
-        half_log_det = s.half_log_det
-    if stats.private is not None and s is not None:
+    white, half_log_det = noise_variance, jnp.zeros((), H.dtype)
+    if stats.states is not None:
+        half_log_det = stats.states.half_log_det
+    if stats.private is not None and stats.states is not None:
         wider, _, white = _with_private_states(stats, H * b, noise_variance)
         half_log_det = wider.half_log_det
     elif stats.private is not None:
@@ -225,8 +226,9 @@ def gate_and_latent_conditional(
 ) -> GateAndBlock:
     """(b_j, w_j) | H, b_-j, w_-j, sigma^2, Y: the gate with its latents integrated out, then their weights given it.
 
-    j is one of the gate's latents, and ``own`` are their features, padded with the number of features where there are fewer; the padding
-    is of no effect. log BF_j = -1/2 log|I + P_jj| + 1/2 u'(I + P_jj)^-1 u, with P_jj = sum_i h_ij^2 G_i,jj / sigma_i^2
+    j is one of the gate's latents, and ``own`` are their features, padded with the number of features where there are
+    fewer; the padding is of no effect. log BF_j = -1/2 log|I + P_jj| + 1/2 u'(I + P_jj)^-1 u, with P_jj = sum_i h_ij^2
+    G_i,jj / sigma_i^2
     and u = sum_i h_ij Phi_j' r_i / sigma_i^2. ``gated_weights`` are w o b.
     """
     potential, precision = likelihood
@@ -294,7 +296,8 @@ def log_own_evidence(stats: Statistics, prior: dist.InverseGamma) -> PerOutput:
 
 
 def _log_points(stats: Statistics, noise_variance: PerOutput | dist.InverseGamma) -> Float[Array, "point output"]:
-    private, half = stats.private, 0.5 * stats.num_observed
+    private: Any = stats.private
+    half = 0.5 * stats.num_observed
     logs = private.memory.log_prior[:, None] - private.half_log_det
     if not isinstance(noise_variance, dist.Distribution):
         return logs - 0.5 * private.sum_squares / noise_variance

@@ -4,6 +4,8 @@ A shared memory whose column of H sits on one output does that output's private 
 of the gate alone gets out of it: without it, the output's own part would be much too small.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import random as jax_random
 from jax.scipy.stats import norm
@@ -34,7 +36,8 @@ def hand_over(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     is_on = chain.b[j] == 1
 
     stats = residual_statistics(target.stats, chain.weights, chain.H, chain.b * ~mine)
-    private, n = stats.private, stats.num_observed
+    private: Any = stats.private
+    n = stats.num_observed
     own = c.memory_conditional(stats, model.noise_variance)
     off_point = jnp.where(is_on, categorical(own.probs[i], grid_u), chain.memory[i])
     drawn = c.noise_conditional(stats, private.sum_squares[off_point], model.noise_variance)
@@ -53,7 +56,9 @@ def hand_over(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     prior = model.noise_variance.expand((len(n),))
     on = c.log_evidence(stats.given(point), chain.H * mine, jnp.ones_like(chain.b), s2) - alone.sum() + alone[i]
     on += prior.log_prob(s2)[i]
-    off = c.log_own_evidence(stats, model.noise_variance)[i] + norm.logpdf(jnp.log(on_s2), centre, STEP) - jnp.log(on_s2)
+    off = (
+        c.log_own_evidence(stats, model.noise_variance)[i] + norm.logpdf(jnp.log(on_s2), centre, STEP) - jnp.log(on_s2)
+    )
     log_ratio = off - on - target.logits[j]
 
     accept = jnp.log(accept_u) < jnp.where(is_on, log_ratio, -log_ratio)

@@ -6,6 +6,7 @@ once, since every draw costs .3 s of compilation.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,6 @@ def _metropolis(target: Target, chain: Chain, propose: Callable, proposals: Arra
 
     Also the log ratio of each, and b before it.
     """
-
     stats = target.given(chain)
 
     def log_marginal(H, b):
@@ -177,7 +177,7 @@ def noise(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     if model.private_memory is None:
         squares = c.residual_sum_squares(stats, target.moments(chain), chain.H, chain.b)
     else:
-        residuals = residual_statistics(stats, chain.weights, chain.H, chain.b)
+        residuals: Any = residual_statistics(stats, chain.weights, chain.H, chain.b)
         points = c.memory_conditional(residuals, model.noise_variance)
         memory = categorical(points.probs, random.uniform["noise"])
         memory = jnp.where(jnp.isnan(target.own_variance), memory, jnp.argmin(model.private_memory.share))
@@ -193,7 +193,7 @@ def noise(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
 
 
 def exchange(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
-    """Two gates whose latents have equal covariances change places; the likelihood stays, the priors decide (Barker's rule)."""
+    """Two gates whose latents have equal covariances change places; the priors decide (Barker's rule)."""
     model, logits = target.model, target.logits
     H, b, weights = chain.H, chain.b, chain.weights
     for (g, h), u in zip(target.plan.equal_pairs, random.uniform["exchange"], strict=True):

@@ -74,7 +74,9 @@ class GibbsFit:
         basis = self.features.basis(jnp.asarray(self.features.phi(), self.weights.dtype))
         draws = {name: sites[name] for name in ("weights", "H", "memory")}
         draws |= {"b": self.model.gates(sites["b"].astype(self.y.dtype)), "s2": self.model.noise_variances(sites)}
-        return _own_memories(self.features.layout, self.model.private_memory, basis, self.inputs, self.y, new_inputs, draws, rng_key)
+        return _own_memories(
+            self.features.layout, self.model.private_memory, basis, self.inputs, self.y, new_inputs, draws, rng_key
+        )
 
     def thin(self, num_draws: int) -> dict[str, Array]:
         """At most ``num_draws`` draws of b, H, the weights and what is learnt, (draw, ...), evenly spread over all."""

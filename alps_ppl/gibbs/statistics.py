@@ -16,7 +16,6 @@ from jaxtyping import Array, Bool, Float, Int
 from alps_ppl.gibbs.features import Features, row_slices
 from alps_ppl.model.memory import Filter, PrivateMemory, kalman
 
-
 # How many numbers the whitened features may have at a time.
 NUMBERS_AT_A_TIME = 20_000_000
 
@@ -67,6 +66,12 @@ class Statistics(NamedTuple):
     states: StateStatistics | None = None
     private: PrivateStatistics | None = None
     point: Any = None  # of the grid, where each output is: ``given``
+
+    @property
+    def memory(self) -> PrivateMemory:
+        """Share and lengthscale of each output's memory, where ``given`` put them."""
+        assert self.private is not None
+        return self.private.memory.at(self.point)
 
     def given(self, point: Int[Array, " output"] | None) -> "Statistics":
         """The statistics of the likelihood in which each output's own covariance is that of a point of the grid."""
@@ -195,8 +200,7 @@ def moments(stats: Statistics, weights: Float[Array, " weight"], num_latents: in
     if stats.private is None:
         return Moments(jnp.einsum("pt,tj,tk->pjk", s.counts, x, x)[stats.pattern], s.sums.T @ x)
     private = stats.private
-    memory = private.memory.at(stats.point)
-    lanes = PrivateMemory(*(values[:, None] for values in memory))
+    lanes = PrivateMemory(*(values[:, None] for values in stats.memory))
     filter_ = kalman(lanes, private.times, private.observed[..., None])
     columns = jnp.broadcast_to(x[private.row][:, None], (*private.y.shape, num_latents))
     white = filter_.whiten(jnp.concatenate([columns, private.y[..., None]], -1))
@@ -221,7 +225,8 @@ def residual_statistics(
     stats: Statistics, weights: Float[Array, " weight"], H: Float[Array, "output latent"], b: Float[Array, " latent"]
 ) -> Statistics:
     """The statistics of the residuals y_i - f_i in the place of y_i, where there is a private memory."""
-    private, (w, states) = stats.private, stats.split(weights)
+    private: Any = stats.private
+    w, states = stats.split(weights)
     gated = H * b
     v = gated[:, stats.owner[: len(w)]] * w  # f_i = Phi v_i
     if stats.states is None:

@@ -19,7 +19,18 @@ from alps_ppl.model.alps import ALPS
 # The order of the random numbers in a sweep's one draw, on which the draws of a seed depend. The uniforms that accept
 # proposals are there in any case, and the first of them isn't used.
 NORMALS = ("latents", "mixing", "gate_column", "gate_latent", "marginal_walk", "scale", "hand_over")
-UNIFORMS = ("gate", "gate_column", "gate_latent", "acceptance", "marginal_swap", "marginal_walk", "exchange", "scale", "noise", "hand_over")
+UNIFORMS = (
+    "gate",
+    "gate_column",
+    "gate_latent",
+    "acceptance",
+    "marginal_swap",
+    "marginal_walk",
+    "exchange",
+    "scale",
+    "noise",
+    "hand_over",
+)
 # How many entries the chains' matrices may have side by side. With more, XLA's program can wait for ever (jaxlib
 # 0.10.2, two cores): of one latent, four chains of 116 features and 16 of 60 did, two of 116 didn't.
 SIDE_BY_SIDE = 4 * 64**2
@@ -141,7 +152,9 @@ def _numbers(plan: Plan, target: Target, key: Array, dtype) -> RandomNumbers:
     """What the moves of ``plan`` take."""
     model = target.model
     swaps = sum(map(len, alike(target.members)))
-    sizes = Sizes(len(model.outputs), len(model.latents), len(model.gate_names), swaps, model.private_memory is not None, plan)
+    sizes = Sizes(
+        len(model.outputs), len(model.latents), len(model.gate_names), swaps, model.private_memory is not None, plan
+    )
     moves = {name: MOVES[name] for name in plan.moves}
     normal = {name: move.normal(sizes) for name, move in moves.items() if move.normal}
     uniform = {name: move.uniform(sizes) for name, move in moves.items() if move.uniform}

@@ -34,8 +34,8 @@ class LatentDraws(NamedTuple):
     """Posterior draws, and what each says of the latents at new inputs.
 
     A latent's mean at a new input is the sum of ``basis`` times the weights at ``places`` (None: all of them, in their
-    order) over the columns that it owns. ``latent_variance`` is what a draw leaves open. ``noise_variance`` is the white
-    noise's; with a private memory, ``own_mean`` and ``own_variance`` are what a draw says of it.
+    order) over the columns that it owns. ``latent_variance`` is what a draw leaves open. ``noise_variance`` is the
+    white noise's; with a private memory, ``own_mean`` and ``own_variance`` are what a draw says of it.
     """
 
     gated_H: Float[Array, "draw output latent"]  # H_ij b_j

@@ -24,9 +24,9 @@ NUM_LENGTHSCALES = 10
 class PrivateMemory(NamedTuple):
     """The grid of a private memory: each point's share rho, lengthscale in the inputs' unit, and log prior."""
 
-    share: Float[Array, " point"]
-    lengthscale: Float[Array, " point"]
-    log_prior: Float[Array, " point"]
+    share: Any  # (point,) arrays, NumPy's or JAX's
+    lengthscale: Any
+    log_prior: Any
 
     def at(self, point: Int[Array, "*batch"]) -> "PrivateMemory":
         """The grid's values at these points."""
@@ -62,7 +62,7 @@ def private_memory(
         lengthscales = np.geomspace(np.median(np.diff(times)), 2 * np.ptp(times), NUM_LENGTHSCALES).tolist()
     size = (len(lengthscales),)
     scales = checks.positive("lengthscales", lengthscales, (size,) if size[0] else (), "at least one number")
-    points = [(r, l) for r in rho for l in (scales if r > 0 else scales[:1])]
+    points = [(r, scale) for r in rho for scale in (scales if r > 0 else scales[:1])]
     weights = np.concatenate([np.full(len(scales), 1 / len(scales)) if r > 0 else [1.0] for r in rho]) / len(rho)
     share, lengthscale = np.array(points).T
     return PrivateMemory(share, lengthscale, np.log(weights))
@@ -82,7 +82,7 @@ class Filter(NamedTuple):
 
     @property
     def half_log_det(self) -> Float[Array, "*lane"]:
-        """log |C| / 2 over the observed times."""
+        """Log |C| / 2 over the observed times."""
         return -jnp.log(jnp.where(self.inverse_sd > 0, self.inverse_sd, 1.0)).sum(0)
 
     def whiten(self, values: Float[Array, "time *lane"]) -> Float[Array, "time *lane"]:
@@ -112,7 +112,7 @@ class Filter(NamedTuple):
         later = jnp.concatenate([self.prior[1:], jnp.ones_like(self.prior[:1])])
         decay = jnp.concatenate([self.decay[1:], jnp.zeros_like(self.decay[:1])])
         back = decay * left / jnp.where(later > 0, later, 1.0)
-        drawn = jnp.zeros_like(values) if noise is None else jnp.sqrt(left * (1 - back * decay)) * noise
+        drawn = jnp.zeros_like(values) if noise is None else jnp.sqrt(jnp.clip(left * (1 - back * decay), 0.0)) * noise
 
         def backward(after, here):
             mean, left, back, decay, later, step = here

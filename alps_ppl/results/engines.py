@@ -46,7 +46,10 @@ def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) ->
 
     (x_j, H_:j) and (-x_j, -H_:j) are equally probable, so raw means of H and their R-hat say nothing. Without a
     reference, a latent's draws agree with its first draw while it is on, and its largest mean loading is positive.
+    Copies of one covariance turn into one another; they are turned so that the first one has all of the output in which
+    they are largest, the second what is left in the next, and so on.
     """
+    posterior = _turned(posterior)
     x, H = posterior["x"], posterior["H"]
     conventional = reference is None
     if reference is None:
@@ -59,6 +62,24 @@ def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) ->
         largest = mean.isel(output=abs(mean).argmax(dim="output")).drop_vars("output", errors="ignore")
         sign = sign * xr.where(largest < 0, -1.0, 1.0)
     return posterior.assign(x=(x * sign).transpose(*x.dims), H=(H * sign).transpose(*H.dims))
+
+
+def _turned(posterior: xr.Dataset) -> xr.Dataset:
+    """Copies with H lower triangular in each draw, outputs in the order of their size."""
+    names = posterior["copy_of"].values if "copy_of" in posterior.coords else posterior["latent"].values
+    x, H = posterior["x"].transpose(..., "latent", "time"), posterior["H"].transpose(..., "output", "latent")
+    new_x, new_H = x.values.copy(), H.values.copy()
+    for name in dict.fromkeys(names):
+        places = np.flatnonzero(names == name)
+        if len(places) == 1:
+            continue
+        h = new_H[..., places]
+        order = np.argsort(-(h**2).sum(-1).reshape(-1, h.shape[-2]).mean(0))
+        turn, _ = np.linalg.qr(np.swapaxes(h[..., order, :], -1, -2), mode="complete")
+        largest = np.diagonal((h @ turn)[..., order, :], axis1=-2, axis2=-1)
+        turn[..., : largest.shape[-1]] *= np.where(largest < 0, -1.0, 1.0)[..., None, :]
+        new_H[..., places], new_x[..., places, :] = h @ turn, np.swapaxes(turn, -1, -2) @ new_x[..., places, :]
+    return posterior.assign(x=x.copy(data=new_x), H=H.copy(data=new_H))
 
 
 def align_engines(trees: Trees) -> dict[str, xr.Dataset]:

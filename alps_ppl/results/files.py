@@ -100,10 +100,14 @@ def load(path: str | Path, *, model: ALPS | None = None) -> Fit:
 def load_conversion(path: str | Path) -> Conversion | None:
     """The table's times, units and scales that a file of ``alps-ppl run`` keeps; None where there was no table."""
     with _opened(path) as tree:
-        group = tree[GROUP].to_dataset()
-        if "conversion" not in group:
-            return None
-        table = json.loads(group["conversion"].item())
+        return conversion_of(tree)
+
+
+def conversion_of(tree: xr.DataTree) -> Conversion | None:
+    """``load_conversion`` of a file that is open."""
+    if GROUP not in tree.children or "conversion" not in tree[GROUP].data_vars:
+        return None
+    table = json.loads(tree[GROUP].to_dataset()["conversion"].item())
     return Conversion(**table | {"loc": decode(table["loc"]), "scale": decode(table["scale"])})
 
 

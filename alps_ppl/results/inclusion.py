@@ -11,7 +11,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 
 from alps_ppl.results.fits import Fit
-from alps_ppl.results.trees import Trees, as_tree, as_trees
+from alps_ppl.results.trees import Trees, as_tree, as_trees, processes
 
 # From here on chains disagree.
 LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT = 1.01, 1.1
@@ -21,16 +21,18 @@ COLUMNS = ["latent", "engine", "probability", "mcse", "r_hat", "ess", "prior", "
 
 
 def inclusion_table(trees: Trees) -> pd.DataFrame:
-    """Per latent and engine: the inclusion probability, its Monte Carlo error, and the gate's R-hat and ESS.
+    """Per process and engine: the inclusion probability, its Monte Carlo error, and the gate's R-hat and ESS.
+
+    A process is a latent, or all latents that share a gate: copies, and ``shared_gates``.
 
     ``trees`` are fits or trees by the engine's name, or one of them. ``probability`` is the mean of ``gate_prob``: rho
     for SVI (no Monte Carlo error), and for Gibbs the average of the probabilities with which the gate was drawn. R-hat
     and ESS are those of the gate itself; a gate that never moves in any chain has R-hat 1 and no ESS. One chain can't
     tell whether it converged: its R-hat is NaN. Fewer than four draws a chain tell nothing.
 
-    Latents of equal covariance are followed by a row for the group, "A or B": whether at least one of them is on,
-    which the data can tell where they can't tell which. ``members`` is how many latents a row is about (1: a latent
-    itself), ``group`` the number that latents of equal covariance share.
+    Processes of equal covariance are followed by a row for the group, "A or B": whether at least one of them is on,
+    which the data can tell where they can't tell which. ``members`` is how many processes a row is about (1: a process
+    itself), ``group`` the number that processes of equal covariance share.
     """
     found = as_trees(trees, groups=("posterior", "constant_data"))
     return pd.DataFrame([row for engine, tree in found.items() for row in _rows(engine, tree)], columns=COLUMNS)
@@ -40,7 +42,10 @@ def inclusion_probability(tree: Fit | xr.DataTree) -> xr.DataArray:
     """The reported probability of each latent's gate, (latent,): the mean of ``gate_prob``, or of b without it."""
     tree = as_tree(tree)
     _, probs = gates_of(tree)
-    return xr.DataArray(probs.mean((0, 1)), dims="latent", coords={"latent": tree["posterior"]["latent"].values})
+    of_latent = np.zeros(tree["posterior"].sizes["latent"])
+    for prob, places in zip(probs.mean((0, 1)), processes(tree).values(), strict=True):
+        of_latent[places] = prob
+    return xr.DataArray(of_latent, dims="latent", coords={"latent": tree["posterior"]["latent"].values})
 
 
 def worst_convergence(table: pd.DataFrame, engine: str) -> tuple[float, float]:
@@ -57,7 +62,7 @@ def log_joint_r_hat(tree: Fit | xr.DataTree) -> float:
 
 
 def gate_diagnostics(tree: Fit | xr.DataTree) -> pd.DataFrame:
-    """How a sampler's gates moved: a row per latent.
+    """How a sampler's gates moved: a row per process.
 
     ``flips`` per 1,000 draws; ``lowest`` and ``highest``: the chains' probabilities, which should agree; ``r_hat`` and
     ``ess`` of the gate's conditional probability, whose mean is the reported inclusion probability (NaN where it is
@@ -65,7 +70,7 @@ def gate_diagnostics(tree: Fit | xr.DataTree) -> pd.DataFrame:
     """
     tree = as_tree(tree)
     gates, probs = gates_of(tree)
-    frame = pd.DataFrame(index=pd.Index(tree["posterior"]["latent"].values, name="latent"))
+    frame = pd.DataFrame(index=pd.Index(list(processes(tree)), name="latent"))
     frame["flips"] = 1000 * (np.diff(gates, axis=1) != 0).mean((0, 1)) if gates.shape[1] > 1 else np.nan
     by_chain = probs.mean(1)
     frame["lowest"], frame["highest"] = by_chain.min(0), by_chain.max(0)
@@ -76,29 +81,35 @@ def gate_diagnostics(tree: Fit | xr.DataTree) -> pd.DataFrame:
 
 
 def gate_vectors(tree: Fit | xr.DataTree, *, top: int = 10) -> pd.DataFrame:
-    """The ``top`` most probable whole gate vectors: a column per latent, then ``probability`` and ``mcse``."""
+    """The ``top`` most probable whole gate vectors: a column per process, then ``probability`` and ``mcse``."""
     tree = as_tree(tree)
     gates, _ = gates_of(tree)
     vectors, code = np.unique(gates.reshape(-1, gates.shape[-1]), axis=0, return_inverse=True)
     code = code.reshape(gates.shape[:2])
     order = np.argsort(-np.bincount(code.ravel()), kind="stable")[:top]
-    frame = pd.DataFrame(vectors[order].astype(int), columns=tree["posterior"]["latent"].to_numpy().astype(str))
+    frame = pd.DataFrame(vectors[order].astype(int), columns=list(processes(tree)))
     return frame.assign(**_frequencies([code == k for k in order]))
 
 
 def num_active(tree: Fit | xr.DataTree) -> pd.DataFrame:
-    """The posterior of the number of active latents: ``probability`` and ``mcse`` of 0 to all of them."""
+    """The posterior of the number of active processes: ``probability`` and ``mcse`` of 0 to all of them."""
     gates, _ = gates_of(as_tree(tree))
     counts, numbers = gates.sum(-1), range(gates.shape[-1] + 1)
     index = pd.Index(numbers, name="active latents")
     return pd.DataFrame(_frequencies([counts == k for k in numbers]), index=index)
 
 
-def gates_of(tree: xr.DataTree) -> tuple[Int[np.ndarray, "chain draw latent"], Float[np.ndarray, "chain draw latent"]]:
-    """Gates, and the probabilities with which they were drawn."""
-    gates = tree["posterior"]["b"].transpose("chain", "draw", "latent").values
+def gates_of(tree: xr.DataTree) -> tuple[Int[np.ndarray, "chain draw gate"], Float[np.ndarray, "chain draw gate"]]:
+    """Gates, one for each of ``processes``, and the probabilities with which they were drawn."""
+    first = _first(tree)
+    gates = tree["posterior"]["b"].transpose("chain", "draw", "latent").values[..., first]
     stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else xr.Dataset()
-    return gates, (stats["gate_prob"].values if "gate_prob" in stats else gates.astype(float))
+    return gates, (stats["gate_prob"].values[..., first] if "gate_prob" in stats else gates.astype(float))
+
+
+def _first(tree: xr.DataTree) -> list[int]:
+    """The first latent of each process."""
+    return [places[0] for places in processes(tree).values()]
 
 
 def _frequencies(events: list[np.ndarray]) -> dict[str, list[float]]:
@@ -109,10 +120,11 @@ def _frequencies(events: list[np.ndarray]) -> dict[str, list[float]]:
 
 def _rows(engine: str, tree: xr.DataTree) -> list[dict[str, Any]]:
     """The table's rows of one tree: latents, then groups of equal covariance."""
-    posterior, constant = tree["posterior"].to_dataset(), tree["constant_data"].to_dataset()
-    names = [str(name) for name in posterior["latent"].values]
+    constant, first = tree["constant_data"].to_dataset(), _first(tree)
+    names = list(processes(tree))
     gates, probs = gates_of(tree)
-    prior, group = constant["prior_inclusion_prob"].values, constant["covariance_group"].values
+    kept = ("prior_inclusion_prob", "covariance_group", "prior_of_group")
+    prior, group, of_group = (constant[name].values[first] for name in kept)
     independent = tree.attrs.get("engine") == "svi"
     rows = [
         {"latent": name, "members": 1, "group": int(group[j]), "prior": float(prior[j])}
@@ -125,14 +137,13 @@ def _rows(engine: str, tree: xr.DataTree) -> list[dict[str, Any]]:
             continue
         any_on = gates[..., members].max(-1)
         probability = any_on.astype(float)
-        if independent:  # q's gates; one that members share counts once
-            once = members[np.unique(constant["gate"].values[members], return_index=True)[1]]
-            probability = np.full(any_on.shape, 1 - (1 - probs[0, 0, once]).prod())
+        if independent:  # q's gates
+            probability = np.full(any_on.shape, 1 - (1 - probs[0, 0, members]).prod())
         label = " or ".join(names[j] for j in members)
         while label in {row["latent"] for row in rows}:  # a latent's own name may read so
             label = f"({label})"
         row = {"latent": label, "members": len(members), "group": int(number)}
-        row["prior"] = float(constant["prior_of_group"].values[members[0]])
+        row["prior"] = float(of_group[members[0]])
         rows.append(row | _estimates(probability, any_on, independent))
     return [row | {"engine": engine} for row in rows]
 

@@ -12,7 +12,7 @@ from alps_ppl import checks
 from alps_ppl.model.alps import ALPS
 from alps_ppl.results.fits import Fit, check_fit
 from alps_ppl.results.inclusion import gates_of, inclusion_table
-from alps_ppl.results.trees import as_tree
+from alps_ppl.results.trees import as_tree, processes
 
 # Where 1 - p is 0 or p is, odds are divided by this instead.
 TINY = 1e-300
@@ -42,9 +42,9 @@ def inclusion_sensitivity(
         raise ValueError("inclusion_probs: expected at least one probability, got none")
     gates, _ = gates_of(tree)
     constant = tree["constant_data"].to_dataset()
-    prior = constant["prior_inclusion_prob"].values
-    first = np.unique(constant["gate"].values, return_index=True)[1]
-    free = first[(prior[first] > 0) & (prior[first] < 1)]
+    names = processes(tree)
+    prior = constant["prior_inclusion_prob"].values[[places[0] for places in names.values()]]
+    free = np.flatnonzero((prior > 0) & (prior < 1))
     log_old, old_odds = _old_prior(gates[..., free], prior, free, constant)
     slowest = inclusion_table(tree).query("members == 1").ess.min()
     num_draws = gates.shape[0] * gates.shape[1]
@@ -61,7 +61,7 @@ def inclusion_sensitivity(
         turned = np.where(never, change, np.where(always, 1 / np.maximum(change, TINY), 0.0))
         certain = (prior == 0) | (prior == 1)
         unseen = np.where(certain, 0.0, np.minimum(1.0, 3 / (share * num_draws) * turned))
-        frame = pd.DataFrame({"inclusion_prob": prob, "latent": tree["posterior"]["latent"].to_numpy().astype(str)})
+        frame = pd.DataFrame({"inclusion_prob": prob, "latent": list(names)})
         frame["probability"] = (weight[..., None] * gates).sum((0, 1))
         reliable = (ess >= 100) & (unseen <= 0.05)
         frames.append(frame.assign(ess=ess, unseen=unseen, reliable=reliable))
@@ -90,7 +90,10 @@ def prune(fit: Fit, *, threshold: float = 0.5) -> ALPS:
         raise ValueError(
             f"threshold: no latent reaches {threshold:g}; the largest probability is {single.probability.max():.3f}"
         )
-    return fit.model.subset([name for name in fit.model.latents if name in kept])
+    model = fit.model
+    return model.subset(
+        [n for n, gate in zip(model.latents, model.gate_of, strict=True) if model.gate_names[gate] in kept]
+    )
 
 
 def _old_prior(

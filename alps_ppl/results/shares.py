@@ -5,18 +5,18 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl import checks
-from alps_ppl.results.trees import Trees, as_trees
+from alps_ppl.results.trees import Trees, as_trees, processes
 
 
 def variance_shares(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
-    """Per engine, output and latent: the share of the output's observed variance that the latent accounts for.
+    """Per engine, output and process: the share of the output's observed variance that the process accounts for.
 
     ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. In a draw, an output is
     y_i(t) = sum_j H_ij b_j x_j(t) + e_i(t) at the times at which it was observed and fitted, and over those times
 
-    - a row of ``part`` "latent" is var(H_ij b_j x_j) / var(y_i);
-    - "noise" is var(e_i) / var(y_i), of the residuals that the draw's latents leave, not of the parameter
-      ``noise_variance``;
+    - a row of ``part`` "latent" is var(sum_j H_ij b_j x_j) / var(y_i) over the latents of a process, one as a rule;
+    - "own memory" is var(r_i) / var(y_i), where the model has private memories;
+    - "noise" is var(e_i) / var(y_i), of the residuals that the draw leaves, not of the parameter ``noise_variance``;
     - "overlap" is what remains to 1: twice the covariances between these terms, negative where they cancel.
 
     ``share`` is the mean over draws, gates that are off included, ``lower`` and ``upper`` its central ``interval``. The
@@ -31,10 +31,15 @@ def variance_shares(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
         x = posterior["x"].transpose("sample", "latent", "time").values
         gated_H = (posterior["H"] * posterior["b"]).transpose("output", "sample", "latent").values
         y = tree["observed_data"]["y"].transpose("output", "time").values
-        latents = [str(name) for name in posterior["latent"].values]
-        parts = [*(("latent", name) for name in latents), ("noise", ""), ("overlap", "")]
-        for output, H_i, y_i in zip(posterior["output"].values, gated_H, y, strict=True):
-            shares = _shares(H_i, x, y_i)
+        of_process = processes(tree)
+        own = (
+            posterior["own_memory"].transpose("output", "sample", "time").values if "own_memory" in posterior else None
+        )
+        parts = [("latent", name) for name in of_process] + [("own memory", "")] * (own is not None)
+        parts += [("noise", ""), ("overlap", "")]
+        for i, (output, H_i, y_i) in enumerate(zip(posterior["output"].values, gated_H, y, strict=True)):
+            by_process = [np.einsum("sj,sjt->st", H_i[:, places], x[:, places]) for places in of_process.values()]
+            shares = _shares(np.stack(by_process + ([] if own is None else [own[i]]), 1), y_i)
             table = np.stack([shares.mean(0), *np.quantile(shares, tails, axis=0)], axis=1)
             rows += [
                 {"engine": engine, "output": str(output), "part": part, "latent": latent}
@@ -50,13 +55,13 @@ def while_on(posterior: xr.Dataset, latent: str) -> xr.Dataset:
     return draws.isel(sample=np.flatnonzero(draws["b"].values == 1))
 
 
-def _shares(gated_H: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(sample, latent + 2) of one output: its latents, noise, overlap. ``gated_H`` (sample, latent), ``y`` (time)."""
+def _shares(terms: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(sample, part + 2) of one output: its terms (sample, part, time), noise, overlap."""
     observed = ~np.isnan(y)
     total = y[observed].var() if observed.any() else 0.0
     if total == 0:
-        return np.full((len(x), x.shape[1] + 2), np.nan)
-    x = x[..., observed].astype(float)
-    latents = gated_H**2 * x.var(-1) / total
-    noise = (y[observed] - np.einsum("sj,sjt->st", gated_H, x)).var(-1) / total
-    return np.column_stack([latents, noise, 1 - latents.sum(1) - noise])
+        return np.full((len(terms), terms.shape[1] + 2), np.nan)
+    terms = terms[..., observed].astype(float)
+    shares = terms.var(-1) / total
+    noise = (y[observed] - terms.sum(1)).var(-1) / total
+    return np.column_stack([shares, noise, 1 - shares.sum(1) - noise])

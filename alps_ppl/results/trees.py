@@ -9,6 +9,7 @@ import xarray as xr
 from jaxtyping import Array
 from numpyro import handlers
 from numpyro.infer import Predictive, log_likelihood
+from tinygp import kernels
 
 from alps_ppl import checks
 from alps_ppl.model.alps import ALPS
@@ -35,6 +36,8 @@ DIMS = {
     "covariance_group": ["latent"],
     "prior_of_group": ["latent"],
     "gate": ["latent"],
+    "process": ["latent"],
+    "period": ["latent"],
 }
 
 
@@ -43,10 +46,12 @@ def to_datatree(fit: Fit, *, num_draws: int | None = None) -> xr.DataTree:
 
     Groups: posterior (b, H, x and what else is learnt), sample_stats (``gate_prob``: the probability with which each
     gate was drawn, or rho for SVI; of a sampler ``lp``, too), posterior_predictive, log_likelihood, observed_data,
-    constant_data. An SVI fit gives one chain of 1,000 independent draws; its x are drawn from the marginals, so a draw
-    isn't a path. With missing cells log_likelihood runs over ``cell``, the observed ones only. The tree's ``engine``
-    attribute is "svi" or "gibbs". ``num_draws``: at most so many of each chain, evenly spread; None: all. x, y and the
-    log likelihood have a number per draw and time: of long series take few draws.
+    constant_data, where ``process`` names the gate of each latent. An SVI fit gives one chain of 1,000 independent
+    draws; its x are drawn from the marginals, so a draw isn't a path. With a private memory the posterior has
+    ``own_memory``, r_i(t), and each output's memory_share and memory_lengthscale, and a cell's log likelihood is given
+    the earlier ones of its output. With missing cells log_likelihood runs over ``cell``, the observed ones only. The
+    tree's ``engine`` attribute is "svi" or "gibbs". ``num_draws``: at most so many of each chain, evenly spread; None:
+    all. Paths, y and the log likelihood have a number per draw and time: of long series take few draws.
 
     Raises a TypeError for what isn't a fit, and a ValueError for draws that aren't finite.
     """
@@ -79,6 +84,9 @@ def tree_of(fit: Fit, *, x: bool = False, y: bool = False, num_draws: int | None
     time = time_coordinate(fit.inputs)
     coords = {"latent": list(model.latents), "output": list(model.outputs), "time": time["time"]}
     tree = from_dict(jax.tree.map(np.asarray, groups), dims=DIMS, coords=coords)
+    if len(set(model.copy_of)) < len(model.latents):
+        of = {"copy_of": ("latent", list(model.copy_of))}
+        tree["posterior"] = xr.DataTree(tree["posterior"].to_dataset().assign_coords(of))
     if "inputs" in time:
         tree["constant_data"]["inputs"] = xr.DataArray(time["inputs"][1], dims=time["inputs"][0])
     observed = ~np.isnan(np.asarray(fit.y))
@@ -115,13 +123,31 @@ def as_tree(given: Any, name: str = "tree", *, needs: str = "b", groups: Sequenc
     return given
 
 
+def processes(tree: xr.DataTree) -> dict[str, list[int]]:
+    """The places of each process' latents: one, or those that share a gate, under its name. By the tree's order."""
+    latents = tree["posterior"].to_dataset()["latent"].values
+    constant: Any = tree["constant_data"] if "constant_data" in tree.children else {}
+    gates = constant["gate"].values if "process" in constant else np.arange(len(latents))
+    found: dict[str, list[int]] = {}
+    for gate in dict.fromkeys(gates.tolist()):
+        places = np.flatnonzero(gates == gate).tolist()
+        shared = len(places) > 1
+        found[str(constant["process"].values[places[0]] if shared else latents[places[0]])] = places
+    return found
+
+
 def _prior(model: ALPS) -> dict[str, np.ndarray]:
-    group = np.array(equal_covariance_groups(model.covariances))
+    # Processes whose latents have equal covariances, one by one, are alike.
+    of_latent = equal_covariance_groups(model.covariances)
+    alike = [tuple(of_latent[k] for k in np.flatnonzero(model.gate_of == g)) for g in model.gate_of]
+    group = np.array([list(dict.fromkeys(alike)).index(key) for key in alike])
     prior = {
         "prior_inclusion_prob": model.inclusion_prob,
         "covariance_group": group,
         "prior_of_group": np.array([model.prior_any(np.flatnonzero(group == g)) for g in group]),
         "gate": model.gate_of,
+        "process": np.array([model.gate_names[g] for g in model.gate_of]),
+        "period": np.array([float(c.scale) if isinstance(c, kernels.Cosine) else np.nan for c in model.covariances]),
     }
     if (beta := model.inclusion_prior) is not None:
         prior["inclusion_concentration"] = np.array([beta.concentration1, beta.concentration0])

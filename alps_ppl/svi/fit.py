@@ -87,6 +87,7 @@ def fit_svi(
         restart that fails is left out with a warning.
     """
     checks.instance("model", model, ALPS, "an alps_ppl.ALPS")
+    check_model(model)
     inputs, y = model.check_data(inputs, y)
     optimizer, temperatures = check_settings(
         len(inputs),
@@ -133,6 +134,15 @@ def fit_svi(
         elbos.append(elbo)
         fits.append(replace(fit, elbo=elbo, elbo_mcse=mcse))
     return replace(max(fits, key=lambda fit: fit.elbo), restart_elbos=elbos)
+
+
+def check_model(model: ALPS) -> None:
+    """A ValueError for a model that SVI doesn't fit."""
+    if model.private_memory is not None:
+        raise ValueError(
+            "private_memory: SVI's family holds the times of a process apart, and so can't fit a memory; take "
+            "alps.fit_gibbs (on the command line: --engine gibbs), or leave private_memory out"
+        )
 
 
 def initial_inducing_inputs(inputs: Float[Array, "time *column"], num_inducing: int) -> Array:

@@ -58,6 +58,7 @@ def _context(run: RunFolder) -> dict[str, Any]:
     colours = sections.colours(table, found.engine)
     shown = [name for name, colour in colours.items() if colour != sections.GREY]
     tree = sections.thinned(run.trees[found.engine])
+    process_of = sections.processes_of(tree, shown)
     times = figures.times_of(run.predictions, run.summary)
     return {
         "name": run.name,
@@ -70,8 +71,10 @@ def _context(run: RunFolder) -> dict[str, Any]:
         "shown": shown,
         "shares": sections.shares(tree, shown),
         "outputs": figures.outputs(run.predictions, run.scores, found.engine, times),
-        "latents": figures.latents(tree, shown, times) if times else {},
-        "mixing": sections.mixing(tree, shown),
+        "process_of": process_of,
+        "cycles": sections.cycle_rows(tree, shown, run.conversion) if times else [],
+        "latents": figures.latents(tree, list(process_of), times) if times else {},
+        "mixing": sections.mixing(tree, list(process_of)),
         "diagnostics": sections.diagnostics(run, table, found.engine, lp_r_hat),
         "moves": None if gibbs is None else gate_diagnostics(gibbs).reset_index().to_dict("records"),
         "combinations": sections.combinations(run.trees[found.engine]),

@@ -10,6 +10,8 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl.app.errors import BadInput
+from alps_ppl.results.files import conversion_of
+from alps_ppl.tables.data import Conversion
 
 KEYS = ("model_file", "versions", "settings", "scores")
 # An output may be called "NA" or "1", a date be a year.
@@ -27,6 +29,7 @@ class RunFolder(NamedTuple):
     predictions: pd.DataFrame
     scores: pd.DataFrame
     trees: dict[str, xr.DataTree]
+    conversion: Conversion | None = None
 
     @property
     def interval(self) -> float:
@@ -44,12 +47,14 @@ def read(folder: Path) -> RunFolder:
         raise BadInput(f"{folder / 'summary.json'}: expected a run's summary, but it has no {', no '.join(lacking)}")
     stem = Path(str(summary["model_file"])).stem
     open_tree = partial(xr.open_datatree, engine="h5netcdf")
+    trees = {engine: _read(folder / f"posterior_{engine}.nc", open_tree) for engine in summary["settings"]}
     return RunFolder(
         folder.resolve().name if stem == "model" else stem,
         summary,
         _table(folder / "predictions.csv", ("split", "output", "engine", "observed", "mean", "lower", "upper")),
         _table(folder / "scores.csv", ("engine", "split", "output", "rmse", "unit")),
-        {engine: _read(folder / f"posterior_{engine}.nc", open_tree) for engine in summary["settings"]},
+        trees,
+        next((found for tree in trees.values() if (found := conversion_of(tree))), None),
     )
 
 

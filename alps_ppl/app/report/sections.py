@@ -9,9 +9,12 @@ import xarray as xr
 
 from alps_ppl.app.report.run_folder import RunFolder
 from alps_ppl.app.report.verdict import NAMES, OFF, status
+from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import align_signs
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors, worst_convergence
 from alps_ppl.results.shares import variance_shares, while_on
+from alps_ppl.results.trees import processes
+from alps_ppl.tables.data import Conversion
 
 MOST_DRAWS = 1000  # for shares, H and latents: their Monte Carlo error is then small beside their spread
 ENOUGH_DRAWS = 100  # effective draws that know a probability to .05
@@ -48,7 +51,10 @@ def thinned(tree: xr.DataTree) -> xr.DataTree:
     posterior = tree["posterior"].to_dataset()
     step = max(1, -(-posterior.sizes["chain"] * posterior.sizes["draw"] // MOST_DRAWS))
     thin = posterior.isel(draw=slice(None, None, step)).load()
-    return xr.DataTree.from_dict({"posterior": thin, "observed_data": tree["observed_data"].to_dataset().load()})
+    rest = {
+        name: tree[name].to_dataset().load() for name in ("observed_data", "constant_data") if name in tree.children
+    }
+    return xr.DataTree.from_dict({"posterior": thin, **rest})
 
 
 def colours(table: pd.DataFrame, engine: str) -> dict[str, str]:
@@ -123,12 +129,49 @@ def shares(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
         rows[str(output)] = {
             "latents": {name: latents.loc[name].to_dict() for name in shown},
             "others": float(rest.share.sum(skipna=False)) if len(rest) else None,
+            "own": here.loc["own memory", ""].to_dict() if "own memory" in here.index else None,
             "noise": here.loc["noise", ""].to_dict(),
             "overlap": here.loc["overlap", ""].to_dict(),
         }
     # What isn't overlap, which may be negative, adds to 1 less overlap.
     lengths = [1 - row["overlap"]["share"] for row in rows.values()]
-    return {"rows": rows, "scale": float(np.nanmax([1.0, *lengths]))}
+    has_own = any(row["own"] for row in rows.values())
+    return {"rows": rows, "scale": float(np.nanmax([1.0, *lengths])), "has_own": has_own}
+
+
+def processes_of(tree: xr.DataTree, shown: list[str]) -> dict[str, str]:
+    """The process of each latent of those that are ``shown``."""
+    latents = tree["posterior"].to_dataset()["latent"].values
+    return {str(latents[place]): name for name, places in processes(tree).items() if name in shown for place in places}
+
+
+def cycle_rows(tree: xr.DataTree, shown: list[str], conversion: Conversion | None) -> list[dict[str, Any]]:
+    """``cycles`` of the processes that are ``shown``, with its peaks as dates, or times of the day of a daily one."""
+    table = cycles({"tree": tree})
+    rows = table[table.process.isin(shown)].to_dict("records")
+    for row in rows:
+        row["error"] = _error(max(row["peak_upper"] - row["peak"], row["peak"] - row["peak_lower"]), conversion)
+        row["peak"] = _peak(row["peak"], row["period"], conversion)
+    return rows
+
+
+def _peak(peak: float, period: float, conversion: Conversion | None) -> str:
+    if conversion is None or conversion.origin is None:
+        return f"{peak:.4g}, every {period:.4g}"
+    unit = pd.Timedelta(1, conversion.step)
+    date = pd.Timestamp(conversion.origin) + peak * unit
+    if period * unit == pd.Timedelta(1, "D"):
+        return f"{date.round('min'):%H:%M}"
+    return f"{date.round('min'):%Y-%m-%d %H:%M}" if period * unit < pd.Timedelta(60, "D") else f"{date:%Y-%m-%d}"
+
+
+def _error(error: float, conversion: Conversion | None) -> str:
+    if conversion is None or conversion.origin is None:
+        return f"{error:.2g}"
+    minutes = error * pd.Timedelta(1, conversion.step) / pd.Timedelta(1, "min")
+    if minutes >= 2 * 24 * 60:
+        return f"{minutes / 24 / 60:.1f} days"
+    return f"{int(minutes) // 60}:{round(minutes) % 60:02d}"
 
 
 def mixing(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
