@@ -26,6 +26,7 @@ from alps_ppl.tables.grammar import parse
 
 ROOT = Path(__file__).parents[1]
 LATENTS = ["--latent", "daily = linear_periodic(24h)", "--latent", "slow = 0.5 * matern12(2d)"]
+PAPER = [*LATENTS, "--paper-model"]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,8 @@ def test_fit_makes_everything_once_and_writes_the_run(call, days, tmp_path, monk
     sizes = ["SVI.num_inducing=6", "SVI.num_steps=1500", "GIBBS.num_warmup=200", "GIBBS.num_chains=2"]
     status, printed, error = call(
         "fit", days, "--time", "date", "--latent", "week = linear_periodic(6.8d)", "--latent",
-        "5 d = linear_periodic(5d)", "--learn", "week.scale = 6d..8d", "--forecast", "3d", "--hold-out", "6d",
+        "5 d = linear_periodic(5d)", "--paper-model", "--learn", "week.scale = 6d..8d", "--forecast", "3d",
+        "--hold-out", "6d",
         "--out", out, "--save-model-file", saved, *(word for size in sizes for word in ("--set", size)), *FINISHED,
     )  # fmt: skip
     assert status == 0, error
@@ -105,7 +107,7 @@ def test_fit_makes_everything_once_and_writes_the_run(call, days, tmp_path, monk
     assert (out / "model.py").read_text() == saved.read_text()
     assert {path.name for path in out.iterdir()} == {
         "model.py", "inclusion.csv", "predictions.csv", "scores.csv", "summary.json", "comparison.csv",
-        "variance_shares.csv", "posterior_svi.nc", "posterior_gibbs.nc", "figures",
+        "variance_shares.csv", "cycles.csv", "posterior_svi.nc", "posterior_gibbs.nc", "figures",
     }  # fmt: skip
     assert (out / "figures" / "reconstruction.png").stat().st_size > 0
 
@@ -126,9 +128,17 @@ def test_the_model_file_gives_the_same_problem(csv, tmp_path):
         "forecast": "6h",
         "settings": {"SVI": {"num_restarts": 2}, "GIBBS": {"moves": "paper"}},
     }
-    for more in ({}, {"noise": "0.2", "expected_active": 1}, {"learn": ["daily.scale = 20h..1.2d"]}):
+    for more in (
+        {},
+        {"noise": "0.2", "expected_active": 1},
+        {"learn": ["daily.scale = 20h..1.2d"], "paper_model": True},
+    ):
         problem, _ = compose(csv, **options, **more)
         assert same(problem, written(problem, tmp_path / "model.py"))
+    with_memory, _ = compose(csv, **options)
+    assert with_memory.model.copy_of == ("daily", "daily", "slow", "p")
+    assert 'copies={"daily": 2}' in with_memory.source
+    assert "private_memory=alps.private_memory(data.train_inputs)" in with_memory.source
     model, t = problem.model, problem.data.train_inputs
     assert model.covariance_bounds == {"daily": {"scale": (20.0, 28.8)}}
     assert isinstance(model.noise_variance, dist.InverseGamma)
@@ -326,21 +336,23 @@ def test_decoys_and_auto_say_what_was_chosen(csv):
         ([*LATENTS, "--noise", "-1"], "noise_variance: expected"),
         ([*LATENTS, "--noise", "nan"], "noise_variance: expected"),
         ([*LATENTS, "--expected-active", "7"], "expected_active: expected"),
-        ([*LATENTS, "--learn", "daily.scale"], "learn 'daily.scale': expected NAME.PARAMETER"),
-        ([*LATENTS, "--learn", "daily.scale = 20h-28h"], "'..' is missing"),
-        ([*LATENTS, "--learn", "day.scale = 20h..28h"], "with a name of daily, slow"),
-        ([*LATENTS, "--learn", "daily.period = 20h..28h"], "one of its covariance's parameters"),
-        ([*LATENTS, "--learn", "daily.scale=20h..28h", "--engine", "gibbs"], "--learn: only SVI"),
+        ([*LATENTS, "--learn", "daily.scale=20h..28h"], "--learn: SVI learns parameters, and fits no private memory; add --paper-model"),
+        ([*LATENTS, "--engine", "svi,gibbs"], (on the command line: --engine gibbs), or leave private_memory out"),
+        ([*PAPER, "--learn", "daily.scale"], "learn 'daily.scale': expected NAME.PARAMETER"),
+        ([*PAPER, "--learn", "daily.scale = 20h-28h"], "'..' is missing"),
+        ([*PAPER, "--learn", "day.scale = 20h..28h"], "with a name of daily, slow"),
+        ([*PAPER, "--learn", "daily.period = 20h..28h"], "one of its covariance's parameters"),
+        ([*PAPER, "--learn", "daily.scale=20h..28h", "--engine", "gibbs"], "--learn: only SVI"),
         ([*LATENTS, "--forecast", "1h"], "forecast: expected from one step"),
         ([*LATENTS, "--hold-out", "9d"], "hold_out: expected some of the 48 rows"),
         ([*LATENTS, "--time-unit", "years"], "time-unit: the times are dates"),
         ([*LATENTS, "--encoding", "klingon"], "unknown encoding: klingon; save it as UTF-8, or name its encoding"),
         ([*LATENTS, "--engine", "nuts"], "--engine: expected svi, gibbs"),
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
-        ([*LATENTS, "--set", "SVI.batch_size=49"], "batch_size: expected at most the 48 times"),
+        ([*PAPER, "--set", "SVI.batch_size=49"], "batch_size: expected at most the 48 times"),
         ([*LATENTS, "--set", "GIBBS.num_chains=0"], "num_chains: expected a positive whole number"),
         ([*LATENTS, "--set", "GIBBS.moves=fast"], "moves: expected"),
-        ([*LATENTS, "--learn", "daily.scale=20h..28h", "--set", "GIBBS.thinning=9_999"], "thinning: expected at most"),
+        ([*PAPER, "--learn", "daily.scale=20h..28h", "--set", "GIBBS.thinning=9_999"], "thinning: expected at most"),
         ([*LATENTS, "--out", __file__], "--out: can't write"),
     ],
 )

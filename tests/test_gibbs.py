@@ -238,7 +238,7 @@ def test_shared_scale_leaves_the_prior_as_it_is(p, rank, key):
     """For a latent that is off, the target is the prior: its moments survive the step, within 5 standard errors."""
     model = alps.ALPS({"x": alps.linear_periodic(3.0)}, p, noise_variance=0.1)
     stats = Statistics(None, None, jnp.zeros((p, rank)), None, None, jnp.zeros(rank, int))
-    target = moves.Target(None, model, stats, jnp.zeros(1))
+    target = moves.Target(None, model, stats, jnp.zeros(1), jnp.full(p, jnp.nan))
 
     def one(H, w, normal, uniform):
         numbers = moves.RandomNumbers({"scale": normal}, {"scale": uniform})

@@ -46,7 +46,7 @@ def test_summary_and_density_are_the_mixtures(num_draws, n, m, p, places):
     draws = some_draws(num_draws, n, m, p, places)
     new_y = np.random.default_rng(0).normal(size=(n, p))
     summary, density = summarise(draws, interval=0.8), log_density(draws, new_y)
-    gated_H, noise, weights, basis, owner, left, place = draws.latents
+    gated_H, noise, weights, basis, owner, left, place, *_ = draws.latents
     for t, i in np.ndindex(n, p):
         locs, variances = [], []
         for s in range(num_draws):

@@ -77,7 +77,7 @@ def model_file(
     latents: Sequence[tuple[str, str, str]],
     arguments: Mapping[str, Any],
     noise: float | tuple[float, float],
-    private_memory: bool,
+    private_memory: bool = False,
     svi: dict[str, Any],
     gibbs: dict[str, Any],
 ) -> str:
@@ -85,7 +85,7 @@ def model_file(
 
     ``reading``, ``splitting`` and ``arguments`` are those of ``read_table``, ``split_table`` and ``ALPS``; ``unit`` is
     that of the times, by its short name. ``latents`` are (name, covariance as the grammar writes it, remark). ``noise``
-    is a variance, or an inverse gamma's concentration and rate.
+    is a variance, or an inverse gamma's concentration and rate; ``private_memory`` whether outputs have one.
     """
     source = Source()
     imports = ["import numpyro.distributions as dist"] if isinstance(noise, tuple) else []

@@ -58,6 +58,29 @@ class PrecisionNormal(dist.Distribution):
         return self._half_log_det - 0.5 * (whitened**2).sum(-1) - 0.5 * value.shape[-1] * jnp.log(2 * jnp.pi)
 
 
+def eliminate(potential_s, diagonal, below, side) -> tuple[Array, Array, Array, Array]:
+    """A block Cholesky factor of the states, ``tril`` and ``below``; ``side`` and ``potential_s`` whitened by it."""
+
+    def step(before, blocks):
+        tril_before, rest_before = before
+        diagonal, below, rest = blocks
+        below = solve_triangular(tril_before, below.mT, lower=True).mT
+        tril = jnp.linalg.cholesky(diagonal - below @ below.mT)
+        rest = solve_triangular(tril, rest - below @ rest_before, lower=True)
+        return (tril, rest), (tril, below, rest)
+
+    dim, r = side.shape[1:]
+    rest = jnp.concatenate([side, potential_s[..., None]], -1)
+    start = jnp.eye(dim, dtype=rest.dtype), jnp.zeros((dim, r + 1), rest.dtype)
+    _, (tril, below, rest) = jax.lax.scan(step, start, (diagonal, below, rest))
+    return tril, below, rest[..., :-1], rest[..., -1]
+
+
+def states_integral(tril: Float[Array, "time dim dim"], whitened: Float[Array, "time dim"]) -> Float[Array, ""]:
+    """Log of the integral over the states at w = 0, relative to that of a standard normal's kernel."""
+    return 0.5 * (whitened**2).sum() - _half_log_det(tril).sum()
+
+
 class StatesNormal(dist.Distribution):
     """The Gaussian of [w, s_1 ... s_n] whose precision is block tridiagonal in s and dense in w: one forward pass.
 
@@ -70,19 +93,7 @@ class StatesNormal(dist.Distribution):
 
     def __init__(self, potential_w, potential_s, corner, diagonal, below, side, *, validate_args=None):
         time, dim, r = side.shape
-
-        def eliminate(before, blocks):
-            tril_before, rest_before = before
-            diagonal, below, rest = blocks
-            below = solve_triangular(tril_before, below.mT, lower=True).mT
-            tril = jnp.linalg.cholesky(diagonal - below @ below.mT)
-            rest = solve_triangular(tril, rest - below @ rest_before, lower=True)
-            return (tril, rest), (tril, below, rest)
-
-        rest = jnp.concatenate([side, potential_s[..., None]], -1)
-        start = jnp.eye(dim, dtype=rest.dtype), jnp.zeros((dim, r + 1), rest.dtype)
-        _, (self.tril, self.below, rest) = jax.lax.scan(eliminate, start, (diagonal, below, rest))
-        self.side, self.whitened = rest[..., :-1], rest[..., -1]
+        self.tril, self.below, self.side, self.whitened = eliminate(potential_s, diagonal, below, side)
         schur = corner - jnp.einsum("tdr,tds->rs", self.side, self.side)
         self.corner = PrecisionNormal(potential_w - jnp.einsum("tdr,td->r", self.side, self.whitened), schur)
         super().__init__((), (r + time * dim,), validate_args=validate_args)
@@ -120,7 +131,14 @@ class StatesNormal(dist.Distribution):
     @property
     def log_integral(self) -> Float[Array, ""]:
         """As PrecisionNormal's: relative to that of a standard normal's kernel."""
-        return 0.5 * (self.whitened**2).sum() - _half_log_det(self.tril).sum() + self.corner.log_integral
+        return states_integral(self.tril, self.whitened) + self.corner.log_integral
+
+    @property
+    def border(self) -> tuple[Float[Array, ""], Float[Array, "feature feature"], Float[Array, " feature"]]:
+        """What the integral over w needs of the states: their own integral, and S and u of w's I + S and potential."""
+        tril = self.corner.precision_tril
+        S = tril @ tril.T - jnp.eye(len(tril), dtype=tril.dtype)
+        return states_integral(self.tril, self.whitened), S, self.corner.potential
 
     def log_prob(self, value):
         r = self.side.shape[-1]

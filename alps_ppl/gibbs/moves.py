@@ -6,6 +6,7 @@ once, since every draw costs .3 s of compilation.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from jax import random as jax_random
 from jaxtyping import Array
 
 from alps_ppl.gibbs import conditionals as c
+from alps_ppl.gibbs.gaussians import PrecisionNormal
 from alps_ppl.gibbs.handover import hand_over
 from alps_ppl.gibbs.randomness import RandomNumbers, categorical
 from alps_ppl.gibbs.statistics import residual_statistics
@@ -30,9 +32,58 @@ def marginal_gate(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     def propose(H, b, latents):
         return H, jnp.where(latents, 1 - b, b)
 
-    (H, b), log_ratio, before = _metropolis(target, chain, propose, of_gate, random.acceptance["marginal_gate"])
+    uniform = random.acceptance["marginal_gate"]
+    if target.stats.states is None:
+        (H, b), log_ratio, before = _metropolis(target, chain, propose, of_gate, uniform)
+    else:
+        H, (b, log_ratio, before) = chain.H, _flips_beside_states(target, chain, uniform)
     was_on = (before * of_gate).any(-1)
     return chain.with_gates(jax.nn.sigmoid(jnp.where(was_on, -log_ratio, log_ratio)), H=H, b=b)
+
+
+def _flips_beside_states(target: Target, chain: Chain, uniform: Array):
+    """b, the log ratio of each gate's flip, and b before it: gates without Markov states first, then those with.
+
+    One factorisation of the states does for all flips of the first kind: they change the border alone, which is as
+    large as the features. With S and u the border's when all of its gates are open, the evidence with a set B of them
+    on is that of the states less log|I + S_BB| / 2 plus u_B^T (I + S_BB)^-1 u_B / 2.
+    """
+    stats, layout = target.given(chain), target.plan.layout
+    of_gate = target.model.gate_of == np.arange(len(target.model.gate_names))[:, None]
+    with_states = of_gate[:, list(set(layout.state_owner))].any(1)
+    in_border = ~of_gate[with_states].any(0)
+    owner = layout.owner[: sum(layout.ranks)]
+
+    def factorise(b):
+        opened = jnp.where(in_border, 1.0, b)
+        return c.weights_conditional(stats, chain.H, opened, chain.noise_variance).border
+
+    def log_marginal(border, b):
+        states, S, u = border
+        keep = b[owner]
+        of_border = PrecisionNormal(keep * u, jnp.eye(len(u), dtype=u.dtype) + keep[:, None] * S * keep)
+        return states + of_border.log_integral + log_prior(target.model, chain.H, b, target.logits)
+
+    def step(border_of, carry, gate_and_uniform):
+        (b, border, here), (gate, u) = carry, gate_and_uniform
+        proposed = jnp.where(gate, 1 - b, b)
+        new_border = border_of(proposed, border)
+        there = log_marginal(new_border, proposed)
+        after = (proposed, new_border, there)
+        accept = jnp.log(u) < there - here
+        return jax.tree.map(lambda new, old: jnp.where(accept, new, old), after, carry), (there - here, b)
+
+    border = factorise(chain.b)
+    carry = chain.b, border, log_marginal(border, chain.b)
+    kinds = [(~with_states, lambda b, border: border), (with_states, lambda b, border: factorise(b))]
+    log_ratio, before = jnp.zeros(len(of_gate), chain.b.dtype), jnp.zeros(of_gate.shape, chain.b.dtype)
+    for chosen, border_of in kinds:
+        gates = np.flatnonzero(chosen)
+        if len(gates):
+            steps = jnp.asarray(of_gate[gates]), uniform[gates]
+            carry, (ratios, bs) = jax.lax.scan(partial(step, border_of), carry, steps)
+            log_ratio, before = log_ratio.at[gates].set(ratios), before.at[gates].set(bs)
+    return carry[0], log_ratio, before
 
 
 def marginal_swap(target: Target, chain: Chain, random: RandomNumbers) -> Chain:

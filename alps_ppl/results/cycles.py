@@ -26,10 +26,10 @@ def cycles(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
     tails = [0.5 - interval / 2, 0.5 + interval / 2]
     rows = []
     for engine, tree in as_trees(trees, groups=("posterior", "constant_data"), needs="x").items():
-        posterior = tree["posterior"].to_dataset()
-        if posterior["time"].dtype.kind not in "fi" or "inputs" in tree["constant_data"].data_vars:
-            continue  # inputs of several columns
-        period = tree["constant_data"].to_dataset()["period"].values
+        posterior, constant = tree["posterior"].to_dataset(), tree["constant_data"].to_dataset()
+        if "period" not in constant or "inputs" in constant:
+            continue  # an older file, or inputs of several columns
+        period = constant["period"].values
         t = posterior["time"].values.astype(float)
         draws = posterior[["x", "H", "b"]].stack(sample=("chain", "draw"))
         for name, places in processes(tree).items():
