@@ -8,8 +8,8 @@ from test_processes import COVARIANCES, T
 from tinygp import kernels
 
 import alps_ppl as alps
-from alps_ppl.gibbs import features
-from alps_ppl.gibbs.features import latent_features, pivoted_cholesky
+from alps_ppl.gibbs.features import latent_features
+from alps_ppl.gibbs.pivots import pivoted_cholesky
 from alps_ppl.gibbs.statistics import statistics
 
 
@@ -28,7 +28,7 @@ def test_features_factor_the_gram_matrix():
 
 def test_pivots_from_a_few_rows_at_a_time(monkeypatch):
     """Nine candidates at first: what they leave over joins them until every input is within the tolerance."""
-    monkeypatch.setattr(features, "ROWS_AT_A_TIME", 9)
+    monkeypatch.setattr(pivots, "ROWS_AT_A_TIME", 9)
     t = jnp.asarray(np.concatenate([np.linspace(0, 3, 30), [10.0, 10.1, 10.2]]))
     smooth = kernels.ExpSquared(scale=2.0)
     found = latent_features([smooth], t, names="a", tolerance=1e-9)
@@ -41,7 +41,7 @@ def test_pivots_from_a_few_rows_at_a_time(monkeypatch):
 
 
 def test_pivots_end_where_round_off_is_left(monkeypatch):
-    monkeypatch.setattr(features, "ROWS_AT_A_TIME", 64)
+    monkeypatch.setattr(pivots, "ROWS_AT_A_TIME", 64)
     t = jnp.asarray(np.sort(np.random.default_rng(0).uniform(0, 100, 200)))
     phi = latent_features([kernels.ExpSquared(scale=40.0)], t, names="a", tolerance=1e-15).phi()
     np.testing.assert_allclose(phi @ phi.T, kernels.ExpSquared(scale=40.0)(t, t), atol=1e-6)

@@ -97,8 +97,8 @@ def test_fit_makes_everything_once_and_writes_the_run(call, days, tmp_path, monk
     status, printed, error = call(
         "fit", days, "--time", "date", "--latent", "week = linear_periodic(6.8d)", "--latent",
         "5 d = linear_periodic(5d)", "--paper-model", "--learn", "week.scale = 6d..8d", "--forecast", "3d",
-        "--hold-out", "6d",
-        "--out", out, "--save-model-file", saved, *(word for size in sizes for word in ("--set", size)), *FINISHED,
+        "--hold-out", "6d", "--out", out, "--save-model-file", saved,
+        *(word for size in sizes for word in ("--set", size)), *FINISHED,
     )  # fmt: skip
     assert status == 0, error
     assert counts["read"] == counts["data"] == counts["model"] == 1, counts
@@ -336,8 +336,8 @@ def test_decoys_and_auto_say_what_was_chosen(csv):
         ([*LATENTS, "--noise", "-1"], "noise_variance: expected"),
         ([*LATENTS, "--noise", "nan"], "noise_variance: expected"),
         ([*LATENTS, "--expected-active", "7"], "expected_active: expected"),
-        ([*LATENTS, "--learn", "daily.scale=20h..28h"], "--learn: SVI learns parameters, and fits no private memory; add --paper-model"),
-        ([*LATENTS, "--engine", "svi,gibbs"], (on the command line: --engine gibbs), or leave private_memory out"),
+        ([*LATENTS, "--learn", "daily.scale=20h..28h"], "--learn: SVI learns parameters, and fits no private memory"),
+        ([*LATENTS, "--engine", "svi,gibbs"], "private_memory: SVI's family holds the times of a process apart"),
         ([*PAPER, "--learn", "daily.scale"], "learn 'daily.scale': expected NAME.PARAMETER"),
         ([*PAPER, "--learn", "daily.scale = 20h-28h"], "'..' is missing"),
         ([*PAPER, "--learn", "day.scale = 20h..28h"], "with a name of daily, slow"),

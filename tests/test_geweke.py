@@ -7,6 +7,8 @@ with a mistake must fail.
 
 import functools
 from contextlib import nullcontext
+from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from mistakes import MISTAKES, possible
 from scipy import stats
 from simulation import Simulation, choose, prior, prior_means, summaries
 
+from alps_ppl.gibbs import conditionals, handover
 from alps_ppl.gibbs.kernel import CHOICE, SETS
 
 NUM_CHAINS = 1_000
@@ -120,6 +123,34 @@ def test_so_do_copies_and_private_memories(name, states, key):
 def test_a_mistake_is_caught(mistake, key):
     scores = z_scores_with(mistake, key)
     print(mistake, *largest(scores))
+    assert largest(scores)[0] > bound(scores)
+
+
+def without_the_proposals_density(right):
+    return SimpleNamespace(logpdf=lambda value, *_: jnp.zeros_like(value))
+
+
+def without_the_determinant(right):
+    def log_points(stats, noise_variance):
+        private = stats.private._replace(half_log_det=jnp.zeros_like(stats.private.half_log_det))
+        return right(stats._replace(private=private), noise_variance)
+
+    return log_points
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "name", "mistake", "moves"),
+    [
+        (handover, "norm", without_the_proposals_density, {"hand_over", "gate_column"}),
+        (conditionals, "_log_points", without_the_determinant, {"gate_column"}),
+    ],
+)
+def test_a_mistake_with_private_memories_is_caught(module, name, mistake, moves, key):
+    """The hand-over without its proposal's density, and the memory's point drawn without log |C|."""
+    with mock.patch.object(module, name, mistake(getattr(module, name))):
+        scores = z_scores(program.__wrapped__(memory=True)(key, moves), memory=True)
+    print(mistake.__name__, *largest(scores))
     assert largest(scores)[0] > bound(scores)
 
 

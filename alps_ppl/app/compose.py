@@ -98,7 +98,7 @@ def compose(
     )
     changed = settings or {}
     svi = svi_settings(data, [latent.parsed for latent in named]) | changed.get("SVI", {})
-    gibbs = gibbs_settings(data) | changed.get("GIBBS", {})
+    gibbs = gibbs_settings(data, has_memory=memory is not None) | changed.get("GIBBS", {})
     source = model_file(
         file.resolve(),
         list(table.columns),
@@ -146,10 +146,12 @@ def svi_settings(data: Data, covariances: Sequence[Parsed]) -> dict:
     return {"num_inducing": inducing, "num_steps": 4_000} | ({"batch_size": BATCH} if len(t) > 2 * BATCH else {})
 
 
-def gibbs_settings(data: Data) -> dict:
-    """Four chains, shorter ones where there are many times."""
+def gibbs_settings(data: Data, *, has_memory: bool = False) -> dict:
+    """Four chains, shorter ones where there are many times, or each output's own states beside them."""
     n = len(data.train_inputs)
     warmup, samples = (500, 1_000) if n <= FEW else (300, 500) if n <= LONG else (150, 150)
+    if has_memory and n > FEW // 2:
+        warmup, samples = (400, 600) if n <= FEW else (200, 300) if n <= LONG else (150, 150)
     return {"num_warmup": warmup, "num_samples": samples, "num_chains": 4}
 
 

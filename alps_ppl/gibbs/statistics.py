@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from alps_ppl.gibbs.features import Features, row_slices
+from alps_ppl.gibbs.features import Features
+from alps_ppl.gibbs.pivots import row_slices
 from alps_ppl.model.memory import Filter, PrivateMemory, kalman
 
 # How many numbers the whitened features may have at a time.

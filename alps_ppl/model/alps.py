@@ -206,15 +206,8 @@ class ALPS:
         checks.warn_if_off_centre(y, self.outputs)
         return inputs, y
 
-    @property
-    def learns_inclusion(self) -> bool:
-        """Whether ``inclusion_prob`` is a site of the program."""
-        return self.inclusion_prior is not None
-
-    @property
-    def learns_noise(self) -> bool:
-        """Whether ``noise_variance`` is a site of the program."""
-        return isinstance(self.noise_variance, dist.Distribution)
+    learns_inclusion = property(lambda self: self.inclusion_prior is not None, doc="Whether theta is a site.")
+    learns_noise = property(lambda self: isinstance(self.noise_variance, dist.Distribution), doc="Whether sigma^2 is.")
 
     @property
     def inclusion_logits(self) -> Float[np.ndarray, " latent"]:
@@ -255,16 +248,6 @@ class ALPS:
         """The gates' plate: "latent", or "gate" where latents share one."""
         shared = len(self.gate_names) < len(self.latents)
         return numpyro.plate("gate" if shared else "latent", len(self.gate_names))
-
-    def prior_any(self, latents: Sequence[int] | np.ndarray) -> float:
-        """The prior probability that at least one of these latents, given by their places, is on."""
-        gates = np.unique(self.gate_of[list(latents)])
-        prob = self.inclusion_prob[self.first[gates]]
-        free = int(((prob > 0) & (prob < 1)).sum())
-        if self.inclusion_prior is None or (prob == 1).any() or not free:
-            return float(1 - (1 - prob).prod())
-        a, b = float(self.inclusion_prior.concentration1), float(self.inclusion_prior.concentration0)
-        return float(1 - np.prod([(b + k) / (a + b + k) for k in range(free)]))
 
     def subset(self, latents: Sequence[str]) -> "ALPS":
         """The same model with these latents only, in this model's order; of copies all stay or none."""

@@ -136,6 +136,17 @@ def processes(tree: xr.DataTree) -> dict[str, list[int]]:
     return found
 
 
+def prior_any(model: ALPS, latents: Sequence[int] | np.ndarray) -> float:
+    """The prior probability that at least one of these latents, given by their places, is on."""
+    gates = np.unique(model.gate_of[list(latents)])
+    prob = model.inclusion_prob[model.first[gates]]
+    free = int(((prob > 0) & (prob < 1)).sum())
+    if model.inclusion_prior is None or (prob == 1).any() or not free:
+        return float(1 - (1 - prob).prod())
+    a, b = float(model.inclusion_prior.concentration1), float(model.inclusion_prior.concentration0)
+    return float(1 - np.prod([(b + k) / (a + b + k) for k in range(free)]))
+
+
 def _prior(model: ALPS) -> dict[str, np.ndarray]:
     # Processes whose latents have equal covariances, one by one, are alike.
     of_latent = equal_covariance_groups(model.covariances)
@@ -144,7 +155,7 @@ def _prior(model: ALPS) -> dict[str, np.ndarray]:
     prior = {
         "prior_inclusion_prob": model.inclusion_prob,
         "covariance_group": group,
-        "prior_of_group": np.array([model.prior_any(np.flatnonzero(group == g)) for g in group]),
+        "prior_of_group": np.array([prior_any(model, np.flatnonzero(group == g)) for g in group]),
         "gate": model.gate_of,
         "process": np.array([model.gate_names[g] for g in model.gate_of]),
         "period": np.array([float(c.scale) if isinstance(c, kernels.Cosine) else np.nan for c in model.covariances]),

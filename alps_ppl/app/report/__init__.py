@@ -60,6 +60,8 @@ def _context(run: RunFolder) -> dict[str, Any]:
     tree = sections.thinned(run.trees[found.engine])
     process_of = sections.processes_of(tree, shown)
     times = figures.times_of(run.predictions, run.summary)
+    shares = sections.shares(tree, shown)
+    found.notes.extend(sections.own_memory_note(shares))
     return {
         "name": run.name,
         "summary": run.summary,
@@ -69,7 +71,7 @@ def _context(run: RunFolder) -> dict[str, Any]:
         "gates": sections.gates(table, found.engine, colours),
         "colours": colours,
         "shown": shown,
-        "shares": sections.shares(tree, shown),
+        "shares": shares,
         "outputs": figures.outputs(run.predictions, run.scores, found.engine, times),
         "process_of": process_of,
         "cycles": sections.cycle_rows(tree, shown, run.conversion) if times else [],

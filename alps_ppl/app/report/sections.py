@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl.app.report.run_folder import RunFolder
-from alps_ppl.app.report.verdict import NAMES, OFF, status
+from alps_ppl.app.report.verdict import NAMES, OFF, Note, status
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import align_signs
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors, worst_convergence
@@ -137,6 +137,17 @@ def shares(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
     lengths = [1 - row["overlap"]["share"] for row in rows.values()]
     has_own = any(row["own"] for row in rows.values())
     return {"rows": rows, "scale": float(np.nanmax([1.0, *lengths])), "has_own": has_own}
+
+
+def own_memory_note(shares: dict[str, Any]) -> list[Note]:
+    """What outputs do for themselves, where the model has private memories."""
+    own = [(name, row["own"]["share"]) for name, row in shares["rows"].items() if row["own"]]
+    if not own:
+        return []
+    named = ", ".join(f"{name} {percent(share)}" for name, share in own[:8]) + ", …" * (len(own) > 8)
+    return [
+        Note("plain", f"A memory of its own, which no other output shares, has of each output's variance: {named}.")
+    ]
 
 
 def processes_of(tree: xr.DataTree, shown: list[str]) -> dict[str, str]:
