@@ -12,7 +12,7 @@ from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.gibbs.kernel import ALPSGibbs
 from alps_ppl.gibbs.posterior import GibbsFit, from_mcmc
 from alps_ppl.model.alps import ALPS
-from alps_ppl.model.covariances import linear, linear_periodic, on_column
+from alps_ppl.model.covariances import linear, linear_periodic, on_column, white
 from alps_ppl.model.memory import PrivateMemory, private_memory
 from alps_ppl.model.processes import GaussianProcess, SparseGaussianProcess
 from alps_ppl.svi.fit import NonFiniteLossError, fit_svi
@@ -60,7 +60,8 @@ __all__ = [
     "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics", "gate_vectors",
     "inclusion_sensitivity", "inclusion_table", "init_from_svi", "linear", "linear_periodic", "load",
     "load_conversion", "log_predictive_density", "num_active", "on_column", "plots", "predict",
-    "private_memory", "prune", "read_table", "relaxed_program", "save", "split_table", "to_datatree", "variance_shares",
+    "private_memory", "prune", "read_table", "relaxed_program", "save", "split_table", "to_datatree",
+    "variance_shares", "white",
 ]
 # fmt: on
 

@@ -8,6 +8,7 @@ from test_processes import COVARIANCES, T
 from tinygp import kernels
 
 import alps_ppl as alps
+from alps_ppl.gibbs import pivots
 from alps_ppl.gibbs.features import latent_features
 from alps_ppl.gibbs.pivots import pivoted_cholesky
 from alps_ppl.gibbs.statistics import statistics

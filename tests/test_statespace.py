@@ -17,6 +17,7 @@ import alps_ppl as alps
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs import features
 from alps_ppl.gibbs.features import latent_features
+from alps_ppl.gibbs.statespace import markov_terms
 
 COVARIANCES = {
     "exp": kernels.Exp(scale=0.7),
@@ -26,6 +27,7 @@ COVARIANCES = {
     "sum": kernels.Exp(scale=0.3) + 0.7 * kernels.Matern32(scale=2.0),
     "with a periodic": kernels.Matern32(scale=1.0) + alps.linear_periodic(1.7),
     "quasisep": quasisep.Matern52(scale=1.1, sigma=1.0),
+    "white": alps.white(),
 }
 
 
@@ -90,7 +92,7 @@ def test_states_give_the_covariance(j, all_of_them, posterior):
         np.testing.assert_allclose(H[:, j] ** 2 * x_variance, variance[n], atol=1e-6)
 
 
-@pytest.mark.parametrize("b", [(1, 1, 1, 1, 1, 1, 1), (1, 0, 0, 1, 0, 1, 0), (0, 0, 0, 0, 0, 0, 0)], ids=str)
+@pytest.mark.parametrize("b", [(1, 1, 1, 1, 1, 1, 1, 1), (1, 0, 0, 1, 0, 1, 0, 1), (0, 0, 0, 0, 0, 0, 0, 0)], ids=str)
 def test_evidence_of_several_latents(b, all_of_them, posterior):
     model, _, stats, t, y = all_of_them
     exact = reference.log_evidence(model.covariances, H, b, model.noise_variance, t, y)
@@ -204,3 +206,24 @@ def test_states_that_give_known_latents():
     weights = basis.weights(x)
     np.testing.assert_allclose(basis.latents(weights, basis.phi()), x, atol=1e-9)
     np.testing.assert_allclose(weights.reshape(90, 2)[:, 1], 0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "covariance",
+    [
+        kernels.Exp(scale=2.0) * 2.0,
+        2.0 * (kernels.Exp(scale=2.0) + kernels.Matern32(scale=1.0)),
+        0.5 * (2.0 * kernels.Exp(scale=2.0)),
+        kernels.Constant(0.5) * kernels.Exp(scale=2.0) * kernels.Constant(3.0),
+        3.0 * quasisep.Exp(scale=2.0) + quasisep.Matern32(scale=1.0),
+        2.0 * alps.white(),
+        2.0 * (kernels.Exp(scale=2.0) + alps.linear_periodic(3.0)),
+    ],
+)
+def test_markov_however_it_is_written(covariance):
+    """The terms and the others add to the covariance; only the periodic one is among the others."""
+    terms, others = markov_terms(covariance)
+    t = jnp.array([0.0, 0.3, 1.0, 2.5])
+    total = sum(term(t, t) for term in terms) + sum(other(t, t) for other in others)
+    np.testing.assert_allclose(total, covariance(t, t), atol=1e-12)
+    assert len(others) == ("Cosine" in repr(covariance))

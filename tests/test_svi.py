@@ -565,3 +565,11 @@ def test_numpyros_own_svi(in_logits, key):
 def test_bad_settings(settings, message):
     with pytest.raises((ValueError, TypeError), match=message):
         fit(**settings)
+
+
+def test_inducing_inputs_lie_where_the_times_are():
+    """Two campaigns of a week, five years apart: half of them in each, and none in the gap."""
+    times = np.r_[np.arange(168.0), 43_800 + np.arange(168.0)]
+    z = np.asarray(initial_inducing_inputs(times, 20))
+    assert ((z <= 168) | (z >= 43_800)).all()
+    assert (z <= 168).sum() == 10

@@ -160,8 +160,9 @@ def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options
     """Fit a CSV or Parquet file of series: write a model file for it, --out/model.py, and run that.
 
     Covariances are sums and products of linear_periodic(period), periodic(period, lengthscale=1), rbf(lengthscale),
-    matern12, matern32, matern52, rational_quadratic(lengthscale, alpha=1), linear() and constant(variance), with
-    numbers as scale factors. Times are durations (30s, 10min, 24h, 4d, 2w, 1mo, 10y) or numbers in the file's own unit.
+    matern12, matern32, matern52, rational_quadratic(lengthscale, alpha=1), linear(), white() and constant(variance),
+    with numbers as scale factors. Times are durations (30s, 10min, 24h, 4d, 2w, 1mo, 10y) or numbers in the file's own
+    unit.
 
     A linear_periodic process has an amplitude and a phase in every output. Where noise is learnt, every output has a
     memory of its own, which only the Gibbs sampler fits; then --engine is gibbs. --paper-model has neither.

@@ -16,14 +16,14 @@ from tinygp import kernels
 from tinygp.kernels import quasisep
 from tinygp.kernels.distance import L1Distance
 
-from alps_ppl.model.covariances import Covariance
+from alps_ppl.model.covariances import Covariance, White
 
 MARKOV: dict[type, Any] = {
     kernels.Exp: quasisep.Exp,
     kernels.Matern32: quasisep.Matern32,
     kernels.Matern52: quasisep.Matern52,
 }
-FULL_RANK = (quasisep.Exp, quasisep.Matern32, quasisep.Matern52, quasisep.SHO, quasisep.Celerite)
+FULL_RANK = (quasisep.Exp, quasisep.Matern32, quasisep.Matern52, quasisep.SHO, quasisep.Celerite, White)
 
 
 class StateSpace(NamedTuple):
@@ -40,18 +40,28 @@ class StateSpace(NamedTuple):
     precision: Float[np.ndarray, "time dim dim"]
 
 
-def markov_terms(covariance: Covariance) -> tuple[list[quasisep.Quasisep], list[Covariance]]:
-    """The terms of a sum that have a state-space form of full rank, in tinygp's classes, and the others."""
-    if isinstance(covariance, kernels.Sum):
-        first, second = markov_terms(covariance.kernel1), markov_terms(covariance.kernel2)
+def markov_terms(covariance: Covariance, scale: Any = 1.0) -> tuple[list[quasisep.Quasisep], list[Covariance]]:
+    """The terms of ``scale`` times a covariance that have a state space of full rank, and the others.
+
+    In tinygp's classes, however it is written: sums and factors are multiplied out.
+    """
+    if isinstance(covariance, (kernels.Sum, quasisep.Sum)):
+        first, second = markov_terms(covariance.kernel1, scale), markov_terms(covariance.kernel2, scale)
         return first[0] + second[0], first[1] + second[1]
-    scale: Any = 1.0
+    if isinstance(covariance, quasisep.Scale):
+        return markov_terms(covariance.kernel, scale * covariance.scale)
+    if isinstance(covariance, kernels.Product):
+        factors = covariance.kernel1, covariance.kernel2
+        for factor, other in (factors, factors[::-1]):
+            if isinstance(factor, kernels.Constant):
+                return markov_terms(other, scale * factor.value)
     core: Any = covariance
-    if isinstance(covariance, kernels.Product) and isinstance(covariance.kernel1, kernels.Constant):
-        scale, core = covariance.kernel1.value, covariance.kernel2
     if type(core) in MARKOV and isinstance(core.distance, L1Distance):
         return [quasisep.Scale(kernel=MARKOV[type(core)](scale=core.scale), scale=scale)], []
-    return ([covariance], []) if isinstance(covariance, FULL_RANK) else ([], [covariance])
+    is_one = np.ndim(scale) == 0 and float(scale) == 1
+    if isinstance(covariance, FULL_RANK):
+        return [core if is_one else quasisep.Scale(kernel=core, scale=scale)], []
+    return [], [covariance if is_one else kernels.Constant(scale) * covariance]
 
 
 def states_resolve(terms: Sequence[quasisep.Quasisep], times: Float[np.ndarray, " time"], dtype) -> bool:

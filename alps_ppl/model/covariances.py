@@ -60,6 +60,39 @@ def linear(center: float, scale: float) -> Covariance:
     return _Linear(float(center), float(scale))
 
 
+class White(kernels.quasisep.Quasisep):
+    """1 where the inputs are equal, and 0 elsewhere: in the state space, a state without a memory."""
+
+    def design_matrix(self):
+        """There is none: it isn't the solution of a differential equation."""
+        raise NotImplementedError
+
+    def stationary_covariance(self):
+        """Its variance."""
+        return jnp.ones((1, 1))
+
+    def observation_model(self, X):
+        """The state itself."""
+        return jnp.ones(1)
+
+    def transition_matrix(self, X1, X2):
+        """Nothing is left of it at another input."""
+        return jnp.where(X1 == X2, 1.0, 0.0)[None, None]
+
+    def evaluate(self, X1, X2):
+        """K(t, t')."""
+        return jnp.where(X1 == X2, 1.0, 0.0)
+
+
+def white() -> Covariance:
+    """k(t, t') = 1 where t = t', and 0 elsewhere: noise that the outputs share by their column of H.
+
+    In the paper's model, noise that outputs share counts as evidence for processes that aren't there. It is for inputs
+    of one column and for the Gibbs sampler: SVI's inducing inputs can't resolve it.
+    """
+    return White()
+
+
 def on_column(covariance: Covariance, column: int) -> Covariance:
     """``covariance`` as a function of one column of inputs of shape (time, column)."""
     if not isinstance(covariance, Covariance) or not isinstance(column, (int, np.integer)):

@@ -146,10 +146,21 @@ def check_model(model: ALPS) -> None:
 
 
 def initial_inducing_inputs(inputs: Float[Array, "time *column"], num_inducing: int) -> Array:
-    """Inducing inputs spread evenly over each column's range; several columns are shuffled against one another."""
+    """Inducing inputs spread evenly over each column's range; several columns are shuffled against one another.
+
+    Of one column, a gap in the times longer than the spacing counts as one spacing: between two campaigns years apart
+    there is nothing to interpolate.
+    """
     columns = np.asarray(inputs, np.float64).reshape(len(inputs), -1).T
     # Half a spacing inside the ends; the shuffles make it a Latin hypercube.
     grid = (np.arange(num_inducing) + 0.5) / num_inducing
+    if len(columns) == 1:
+        times = np.sort(columns[0])
+        steps = cut = np.diff(times)
+        for _ in range(100):  # the spacing is that of what is left
+            cut = np.minimum(steps, cut.sum() / num_inducing)
+        places = np.interp(grid * cut.sum(), np.concatenate([[0.0], cut.cumsum()]), times)
+        return jnp.asarray(places.reshape(num_inducing, *np.shape(inputs)[1:]))
     rng = np.random.default_rng(0)
     spread = [
         column.min() + np.ptp(column) * (grid if k == 0 else rng.permutation(grid)) for k, column in enumerate(columns)

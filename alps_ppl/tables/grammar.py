@@ -14,7 +14,7 @@ import numpy as np
 from tinygp import kernels
 
 from alps_ppl.checks import short
-from alps_ppl.model.covariances import Covariance, linear, linear_periodic
+from alps_ppl.model.covariances import Covariance, linear, linear_periodic, white
 from alps_ppl.tables.durations import NUMBER, duration, unit_name
 
 DURATION = re.compile(rf"(?<![\w.]){NUMBER}\s?[A-Za-z]+", re.ASCII)
@@ -37,7 +37,7 @@ def covariance(text: str, *, unit: str | None = None, inputs: Any = None) -> Cov
       exp(-2 sin^2(pi d / period) / lengthscale^2).
     - ``rbf(lengthscale)``, ``matern12``, ``matern32``, ``matern52``, ``rational_quadratic(lengthscale, alpha=1)``.
     - ``linear(center, scale)``: a straight line; ``linear()`` takes the mean and sd of ``inputs``, so that its variance
-      is 1 on average there. ``constant(variance=1)``.
+      is 1 on average there. ``constant(variance=1)``. ``white()``: noise that the outputs share.
 
     Parameters
     ----------
@@ -203,6 +203,7 @@ FUNCTIONS: dict[str, Any] = {
     "matern32": (partial(_of_lengthscale, "Matern32"), ["lengthscale"], []),
     "matern52": (partial(_of_lengthscale, "Matern52"), ["lengthscale"], []),
     "rational_quadratic": (partial(_of_lengthscale, "RationalQuadratic"), ["lengthscale", "alpha"], [1.0]),
+    "white": (lambda: Parsed(white(), "alps.white()"), [], []),
     "linear": (lambda c, s: Parsed(linear(c, s), f"alps.linear({c!r}, {s!r})"), ["center", "scale"], []),
     "constant": (lambda v: Parsed(kernels.Constant(v), f"kernels.Constant({v!r})"), ["variance"], [1.0]),
 }
