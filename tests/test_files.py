@@ -15,6 +15,8 @@ from tinygp import kernels
 
 import alps_ppl as alps
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 NEW = np.array([0.3, 17.0, 41.5, 60.0])
 both_engines = pytest.mark.parametrize("engine", [pytest.param("svi", marks=pytest.mark.slow), "gibbs"])
 

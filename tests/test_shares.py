@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 
 import alps_ppl as alps
+from alps_ppl.results.shares import of_one_output
 
 
 @pytest.fixture
@@ -86,3 +87,16 @@ def test_errors(tree):
     tree["posterior"] = tree["posterior"].to_dataset().drop_vars("x")
     with pytest.raises(ValueError, match=r"expected draws of x.*to_datatree\(fit\) has them"):
         alps.variance_shares(tree)
+
+
+def test_a_process_that_one_output_has(trees):
+    """Nearly all of T=7's squared loadings in v, while it is on; a loop says the same."""
+    tree = trees["gibbs"].copy(deep=True)
+    assert "T=7" not in of_one_output(tree)
+    H = tree["posterior"]["H"]
+    H.loc[{"latent": "T=7", "output": ["u", "w"]}] *= 0.01
+    output, share = of_one_output(tree)["T=7"]
+    assert output == "v"
+    on = tree["posterior"]["b"].sel(latent="T=7").values == 1
+    squares = H.sel(latent="T=7").transpose("chain", "draw", "output").values[on] ** 2
+    assert share == pytest.approx(np.mean([row[1] / row.sum() for row in squares]))

@@ -55,6 +55,25 @@ def while_on(posterior: xr.Dataset, latent: str) -> xr.Dataset:
     return draws.isel(sample=np.flatnonzero(draws["b"].values == 1))
 
 
+def of_one_output(tree: xr.DataTree, *, share: float = 0.9) -> dict[str, tuple[str, float]]:
+    """The processes that are nearly all in one output, with the output and its share of their squared loadings.
+
+    Of the draws that have the process on, the mean share of sum_j H_ij^2; where there is one output, none. Such a
+    process isn't shared: it is that output's own.
+    """
+    posterior = tree["posterior"].to_dataset()
+    found = {}
+    for name, places in processes(tree).items():
+        here = posterior[["H", "b"]].isel(latent=places).stack(sample=("chain", "draw"))
+        on = here["b"].isel(latent=0).values == 1
+        squares = (here["H"].transpose("sample", "output", "latent").values[on] ** 2).sum(-1)
+        if on.any() and squares.shape[1] > 1:
+            mean = (squares / squares.sum(1, keepdims=True)).mean(0)
+            if mean.max() >= share:
+                found[name] = str(posterior["output"].values[mean.argmax()]), float(mean.max())
+    return found
+
+
 def _shares(terms: np.ndarray, y: np.ndarray) -> np.ndarray:
     """(sample, part + 2) of one output: its terms (sample, part, time), noise, overlap."""
     observed = ~np.isnan(y)

@@ -61,7 +61,8 @@ def _context(run: RunFolder) -> dict[str, Any]:
     process_of = sections.processes_of(tree, shown)
     times = figures.times_of(run.predictions, run.summary)
     shares = sections.shares(tree, shown)
-    found.notes.extend(sections.own_memory_note(shares))
+    on = [gate["latent"] for gate in sections.gates(table, found.engine, colours) if gate["status"] == "on"]
+    found.notes.extend([*sections.one_output_notes(tree, on), *sections.own_memory_note(shares)])
     return {
         "name": run.name,
         "summary": run.summary,

@@ -12,7 +12,7 @@ from alps_ppl.app.report.verdict import NAMES, OFF, Note, status
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import align_signs
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors, worst_convergence
-from alps_ppl.results.shares import variance_shares, while_on
+from alps_ppl.results.shares import of_one_output, variance_shares, while_on
 from alps_ppl.results.trees import processes
 from alps_ppl.tables.data import Conversion
 
@@ -148,6 +148,13 @@ def own_memory_note(shares: dict[str, Any]) -> list[Note]:
     return [
         Note("plain", f"A memory of its own, which no other output shares, has of each output's variance: {named}.")
     ]
+
+
+def one_output_notes(tree: xr.DataTree, on: list[str]) -> list[Note]:
+    """What of the processes that are on isn't shared."""
+    text = "{} is nearly all in {} ({} of its squared loadings): it is that output's own rather than shared."
+    found = of_one_output(tree).items()
+    return [Note("caution", text.format(name, out, percent(share))) for name, (out, share) in found if name in on]
 
 
 def processes_of(tree: xr.DataTree, shown: list[str]) -> dict[str, str]:

@@ -1,0 +1,84 @@
+"""New York's weather with copies, private memories and four shared memories, the noise learnt.
+
+``python -m experiments.new_york --seeds 5`` measures what ``docs/real_tables/new_york.json`` doesn't have yet. The
+dictionary is that of ``models/nyc_weather.py`` with two more memories.
+"""
+
+import time
+
+import click
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from tinygp import kernels
+
+import alps_ppl as alps
+from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
+from alps_ppl.results.trees import tree_of
+from experiments import store
+from models import nyc_weather
+
+MEMORIES = (200.0, 96.0, 24.0, 8.0)  # hours
+PATH = store.ROOT / "docs" / "real_tables" / "new_york.json"
+
+
+def model(data: alps.Data) -> alps.ALPS:
+    """Four cycles of two copies each, of which two are decoys; four shared memories; and one of each output's own."""
+    cycles = {name: alps.linear_periodic(period) for name, period in nyc_weather.PERIODS.items()}
+    memories = {f"memory {scale:g} h": kernels.Exp(scale=scale) for scale in MEMORIES}
+    return alps.ALPS(
+        cycles | memories,
+        data.outputs,
+        copies=dict.fromkeys(cycles, 2),
+        private_memory=alps.private_memory(data.train_inputs),
+        noise_variance=dist.InverseGamma(1.0, 0.2),
+    )
+
+
+def row(seed: int, **lengths: int) -> dict:
+    """Gates, convergence, and scores of the cells held out, in training sds."""
+    data = nyc_weather.data()
+    begin = time.perf_counter()
+    key = jax.random.key(seed)
+    fit = alps.fit_gibbs(model(data), data.train_inputs, data.train_y, rng_key=key, progress_bar=False, **lengths)
+    seconds = time.perf_counter() - begin
+    table = alps.inclusion_table(fit)
+    prediction = alps.predict(fit, data.inputs)
+    density = np.asarray(alps.log_predictive_density(fit, data.inputs, data.standardised))
+    scores = {}
+    for split in ("test", "gap"):
+        cells = (data.split == split) & ~np.isnan(data.y)
+        y = data.standardised[cells]
+        mean, lower, upper = (prediction[name].values[cells] for name in ("mean", "lower", "upper"))
+        held = ((lower <= y) & (y <= upper)).mean()
+        scores[split] = {"rmse": np.sqrt(((y - mean) ** 2).mean()), "nlpd": -density[cells].mean(), "held": held}
+    return {
+        "probability": table.set_index("latent").probability.to_dict(),
+        "max_r_hat": worst_convergence(table, "gibbs")[0],
+        "lp_r_hat": log_joint_r_hat(tree_of(fit)),
+        "scores": scores,
+        "seconds": round(seconds, 1),
+        **lengths,
+    }
+
+
+@click.command()
+@click.option("--seeds", default=5, show_default=True, help="How many; the seeds are 0, 1, ...")
+@click.option("--num-warmup", default=300, show_default=True)
+@click.option("--num-samples", default=300, show_default=True)
+@click.option("--num-chains", default=2, show_default=True)
+def main(seeds: int, **lengths: int) -> None:
+    """Measure what isn't kept yet, and print it."""
+    numpyro.enable_x64()
+    command = " ".join(
+        ["python -m experiments.new_york", *(f"--{n.replace('_', '-')} {v}" for n, v in lengths.items())]
+    )
+    cases = [{"seed": seed} for seed in range(seeds)]
+    for found in store.collect(PATH, cases, lambda case: row(case["seed"], **lengths), command=command):
+        test, gap = ({n: round(v, 3) for n, v in found["scores"][split].items()} for split in ("test", "gap"))
+        click.echo(f"{found['seed']}: test {test}, gap {gap}, R-hat of the log joint {found['lp_r_hat']:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Tables that do what the paper's model can't say: the right processes are on, and no others."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from tinygp import kernels
+
+import alps_ppl as alps
+from experiments.real_tables import PRIVATE, row, table
+
+
+@pytest.mark.parametrize("kind", PRIVATE)
+def test_a_table_is_what_it_says(kind):
+    """Finite, of its seed alone, and with a shared memory in every other one."""
+    t, y, shares_memory = table(kind, 1)
+    assert (t.shape, y.shape, shares_memory) == ((300,), (300, 4), True)
+    assert np.isfinite(y).all()
+    np.testing.assert_array_equal(y, table(kind, 1)[1])
+    assert not table(kind, 2)[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "seed"), [("private_ou", 0), ("lags", 0), ("lags_and_private", 3)])
+def test_what_is_there_is_on_and_nothing_else(kind, seed):
+    """A cycle with memories of each output's own, with lags, and with both and a shared memory."""
+    found = row(kind, seed, paper=False, num_warmup=200, num_samples=200)
+    assert found["daily"] > 0.99
+    assert found["decoy"] < 0.1
+    assert (found["memory"] > 0.5) == (seed % 2 == 1)
+
+
+@pytest.mark.slow
+def test_a_sensor_that_is_late():
+    """Three hourly sensors of one daily cycle, one 3 h late: no rough process, and the peaks to 15 minutes."""
+    t, rng = np.arange(240.0), np.random.default_rng(0)
+    late = np.array([0.0, 3.0, 0.0])
+    y = np.sin(2 * np.pi * (t[:, None] - 9 - late) / 24) * [3.0, 1.5, 2.0] + 0.5 * rng.normal(size=(240, 3))
+    latents = {"daily": alps.linear_periodic(24.0), "rough": kernels.Exp(scale=6.0)}
+    for copies, rough in (({}, (0.9, 1.0)), ({"daily": 2}, (0.0, 0.1))):
+        model = alps.ALPS(latents, 3, copies=copies, noise_variance=dist.InverseGamma(2.0, 0.5))
+        lengths = {"num_warmup": 150, "num_samples": 150, "num_chains": 2}
+        fit = alps.fit_gibbs(model, t, y, rng_key=random.key(0), progress_bar=False, **lengths)
+        probability = alps.inclusion_table(fit).set_index("latent").probability
+        assert probability["daily"] > 0.99
+        assert rough[0] <= probability["rough"] <= rough[1]
+    np.testing.assert_allclose(alps.cycles(fit).peak % 24, 15 + late, atol=0.25)
+
+
+def test_cycles_are_a_loops(trees):
+    """Amplitude and peak from every draw's contribution, on a grid of one period."""
+    found = alps.cycles(trees["gibbs"])
+    tree = trees["gibbs"]["posterior"].to_dataset()
+    t = np.asarray(tree["time"])
+    for line in found.itertuples():
+        here = tree.sel(latent=line.process, output=line.output)
+        on = here["b"].values == 1
+        x, H = here["x"].transpose("chain", "draw", "time").values[on], here["H"].values[on]
+        amplitudes = []
+        for path, load in zip(x, H, strict=True):
+            design = np.stack([np.cos(2 * np.pi * t / line.period), np.sin(2 * np.pi * t / line.period)], 1)
+            A, B = np.linalg.lstsq(design, load * path, rcond=None)[0]
+            amplitudes.append(np.abs(A + 1j * B))
+        assert line.amplitude == pytest.approx(np.mean(amplitudes))
+        assert t.min() <= line.peak < t.min() + line.period
