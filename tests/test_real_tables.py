@@ -21,9 +21,9 @@ def test_a_table_is_what_it_says(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "seed"), [("private_ou", 0), ("lags", 0), ("lags_and_private", 3)])
+@pytest.mark.parametrize(("kind", "seed"), [("private_ou", 0), ("private_ou", 1), ("lags", 0)])
 def test_what_is_there_is_on_and_nothing_else(kind, seed):
-    """A cycle with memories of each output's own, with lags, and with both and a shared memory."""
+    """A cycle with memories of each output's own, without and with a shared one beside them, and with lags."""
     found = row(kind, seed, paper=False, num_warmup=200, num_samples=200)
     assert found["daily"] > 0.99
     assert found["decoy"] < 0.1
