@@ -141,6 +141,10 @@ def test_the_model_file_gives_the_same_problem(csv, tmp_path):
     assert with_memory.model.copy_of == ("daily", "daily", "slow", "p")
     assert 'copies={"daily": 2}' in with_memory.source
     assert "private_memory=alps.private_memory(data.train_inputs)" in with_memory.source
+    waves = ["a = 2*linear_periodic(24h)", "b = linear_periodic(5h) + linear_periodic(7h)", "c = periodic(9h)"]
+    with_waves, notes = compose(csv, latents=waves)
+    assert with_waves.model.copy_of == ("a", "a", "b", "b", "c")
+    assert [note for note in notes if "one shape in all outputs" in note] == [notes[-1]]
     model, t = problem.model, problem.data.train_inputs
     assert model.covariance_bounds == {"daily": {"scale": (20.0, 28.8)}}
     assert isinstance(model.noise_variance, dist.InverseGamma)

@@ -141,6 +141,13 @@ def test_no_memory_is_the_papers_model(cells):
     [
         ({"copies": {"c": 2}}, "copies"),
         ({"copies": {"a": 0}}, "copies"),
+        ({"copies": {"a": 10**6}}, "copies"),
+        ({"copies": 2}, r"copies: .*\{latent: number of copies\}"),
+        ({"copies": [("a", 2)]}, r"copies: .*\{latent: number of copies\}"),
+        ({"shared_gates": 2}, r"shared_gates: .*\{gate: \[latents\]\}"),
+        ({"shared_gates": {"g": 3}}, "shared_gates"),
+        ({"covariance_bounds": 2}, "covariance_bounds"),
+        ({"always_on": 2}, "always_on"),
         ({"private_memory": 3}, "private_memory"),
     ],
 )
@@ -158,6 +165,7 @@ def test_what_isnt_copies_or_a_memory_is_refused(settings, words):
         ([1.0, 2.0], {"shares": []}),
         ([1.0, 2.0], {"lengthscales": []}),
         ([1.0, 2.0], {"lengthscales": [-1.0]}),
+        ([1.0, 2.0], {"lengthscales": -1.0}),
     ],
 )
 def test_a_grid_that_cannot_be_is_refused(inputs, settings):
@@ -319,3 +327,28 @@ def test_statistics_of_residuals(states):
     found = c.log_evidence(residuals.given(jnp.asarray(memory)), here["H"], jnp.asarray(alone), here["noise_variance"])
     expected = evidence(m, t, left, here["H"], alone, here["noise_variance"], memory)
     np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+def test_one_column_of_times_is_times():
+    """(time, 1) is (time,), as everywhere."""
+    for one, other in zip(alps.private_memory(T), alps.private_memory(T[:, None]), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_names_of_copies_are_free():
+    with pytest.raises(ValueError, match=r"copies: a 1 is a latent's name"):
+        alps.ALPS(
+            {"a": alps.linear_periodic(4.0), "a 1": alps.linear_periodic(3.0)}, copies={"a": 2}, noise_variance=1.0
+        )
+
+
+def test_what_a_memory_needs(cells):
+    """One column of times; all of them at once; and predictions at no time are none."""
+    m = model()
+    with pytest.raises(ValueError, match="one column"):
+        m(np.ones((7, 2)), cells)
+    with pytest.raises(ValueError, match="num_times"):
+        handlers.trace(handlers.seed(m, 0)).get_trace(T, cells, num_times=40)
+    lengths = {"num_warmup": 2, "num_samples": 3, "num_chains": 1, "progress_bar": False}
+    fit = alps.fit_gibbs(m, T, cells, rng_key=jax.random.key(0), **lengths)
+    assert alps.predict(fit, [])["mean"].shape == (0, 3)

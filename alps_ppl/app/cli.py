@@ -32,7 +32,10 @@ def cli():
 )
 @click.argument("model_file", type=click.Path(path_type=Path))
 @click.option(
-    "--engine", default="svi,gibbs", show_default=True, help="svi, gibbs or both; the report keeps their order."
+    "--engine",
+    default="svi,gibbs",
+    show_default=True,
+    help="svi, gibbs or svi,gibbs. fit takes gibbs alone where outputs have a memory of their own.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the results; made if missing.")

@@ -13,6 +13,7 @@ from tinygp import kernels
 from alps_ppl.app.problem import Problem
 from alps_ppl.app.source import model_file
 from alps_ppl.model.alps import ALPS
+from alps_ppl.model.covariances import period_of
 from alps_ppl.model.memory import PrivateMemory, private_memory
 from alps_ppl.tables.data import Data
 from alps_ppl.tables.durations import duration, unit_name
@@ -78,7 +79,7 @@ def compose(
     named, twice = _latents(latents, data, unit, num_decoys)
     prior = {"inclusion_prob": 0.5} if expected_active is None else {"expected_active": expected_active}
     arguments: dict[str, Any] = prior | _bounds(learn, named, unit)
-    cycles = {latent.name: 2 for latent in named if isinstance(latent.parsed.covariance, kernels.Cosine)}
+    cycles = {latent.name: 2 for latent in named if _is_a_cycle(latent.parsed.covariance)}
     if cycles and not paper_model:
         arguments["copies"] = cycles
     memory = None if paper_model or noise != "learnt" else _private_memory(data)
@@ -115,7 +116,14 @@ def compose(
         svi=svi,
         gibbs=gibbs,
     )
-    return Problem(name, data, model, svi, gibbs, source=source), _notes(table, data, named, twice)
+    return Problem(name, data, model, svi, gibbs, source=source), _notes(table, data, named, twice, paper_model)
+
+
+def _is_a_cycle(covariance: Any) -> bool:
+    """Whether it is a linear-periodic covariance, or a sum of them, but for factors: two copies give it any phase."""
+    if isinstance(covariance, kernels.Sum):
+        return _is_a_cycle(covariance.kernel1) and _is_a_cycle(covariance.kernel2)
+    return period_of(covariance) is not None
 
 
 def _private_memory(data: Data) -> PrivateMemory | None:
@@ -225,10 +233,15 @@ def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -
     return {"covariance_bounds": bounds} if bounds else {}
 
 
-def _notes(table: pd.DataFrame, data: Data, named: list[Latent], twice: list[tuple[Latent, str]]) -> list[str]:
+def _notes(
+    table: pd.DataFrame, data: Data, named: list[Latent], twice: list[tuple[Latent, str]], paper_model: bool
+) -> list[str]:
     notes = [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
     flat = [name for i, name in enumerate(data.outputs) if len(set(data.y[data.train[:, i], i])) < 2]
     notes += [f"Column {name!r} has no two different values to fit: it says nothing on the processes." for name in flat]
     notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]
     notes += [f"Process {latent.name!r}, {latent.text}, is left out: {name!r} is the same." for latent, name in twice]
+    one_shape = "has one shape in all outputs: only linear_periodic ones and their sums have a phase in each"
+    waves = [latent for latent in named if latent.parsed.periods and not _is_a_cycle(latent.parsed.covariance)]
+    notes += [f"Process {latent.name!r}, {latent.text}, {one_shape}." for latent in waves if not paper_model]
     return notes

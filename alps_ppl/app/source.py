@@ -102,8 +102,8 @@ def model_file(
             f"        # {source.hole(remark, 'remark')}\n        {source.hole(name)}: {covariance},\n"
             for name, covariance, remark in latents
         ),
-        arguments=_keywords(source, arguments),
-        memory=", private_memory=alps.private_memory(data.train_inputs)" if private_memory else "",
+        arguments="".join(f"        {key}={source.hole(value)},\n" for key, value in arguments.items()),
+        memory="        private_memory=alps.private_memory(data.train_inputs),\n" if private_memory else "",
         noise=f"dist.InverseGamma{noise!r}" if isinstance(noise, tuple) else repr(noise),
         svi=source.hole(svi),
         gibbs=source.hole(gibbs),
@@ -148,7 +148,11 @@ def model(data: alps.Data) -> alps.ALPS:
     """A gate for each process."""
     latents = {{
 {latents}    }}
-    return alps.ALPS(latents, data.outputs{arguments}, noise_variance={noise}{memory})
+    return alps.ALPS(
+        latents,
+        data.outputs,
+{arguments}        noise_variance={noise},
+{memory}    )
 
 
 SVI = {svi}

@@ -91,7 +91,7 @@ class GibbsFit:
         gated_H = self.model.gates(sites["b"].astype(new_inputs.dtype))[:, None, :] * sites["H"]
         noise = self.model.noise_variances(sites)
         extended = LatentDraws(gated_H, noise, sites["weights"], *self.features.extend(new_inputs))
-        if self.model.private_memory is None:
+        if self.model.private_memory is None or len(new_inputs) == 0:
             return extended
         own_mean, own_variance = self._own_memories(sites, new_inputs)
         white = noise * (1 - self.model.private_memory.at(sites["memory"]).share)

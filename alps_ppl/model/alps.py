@@ -165,6 +165,10 @@ class ALPS:
             if self.private_memory is not None:
                 memory = numpyro.sample("memory", dist.Categorical(logits=self.private_memory.log_prior))
         if self.private_memory is not None:
+            if num_times not in (None, len(inputs)):
+                raise ValueError(
+                    "num_times: with a private memory times aren't independent: a minibatch can't be scaled up"
+                )
             f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
             own = OutputNoise(f, noise_variance, self.private_memory.at(memory), inputs, observed=y)
             return numpyro.sample("y", own, obs=None if y is None else jnp.nan_to_num(y))
@@ -191,6 +195,8 @@ class ALPS:
         """
         inputs = checks.times(inputs, name)
         num_columns = inputs.shape[1] if inputs.ndim == 2 else 1
+        if self.private_memory is not None and num_columns > 1:
+            raise ValueError(f"{name}: a private memory runs along one column of times, got shape {inputs.shape}")
         for latent, covariance in zip(self.latents, self.covariances, strict=True):
             column = getattr(covariance, "axis", None) if isinstance(covariance, Subspace) else None
             # JAX would take the last column for one that isn't there.

@@ -1,6 +1,6 @@
 """The arguments of ``ALPS`` as arrays of known shapes, or an error that says what was expected."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,16 +33,23 @@ def named_covariances(covariances: Any) -> tuple[tuple[str, ...], tuple[Covarian
     return tuple(pairs), tuple(pairs.values())
 
 
+# A covariance of low rank has no use for more; one of full rank would fill memory.
+MOST_COPIES = 20
+
+
 def copies(names: Sequence[str], number: Mapping[str, int]) -> tuple[tuple[str, ...], Int[np.ndarray, " latent"]]:
     """The latents' names, each copy with its number, and which of ``names`` each is."""
+    instance("copies", number, Mapping, "{latent: number of copies}")
     if not set(number) <= set(names):
         raise ValueError(f"copies: expected some of the latents {list(names)}, got {short(list(number))}")
     for name, count in number.items():
         whole_number(f"copies[{name!r}]", count)
+        in_range(f"copies[{name!r}]", count, 1, MOST_COPIES)
     counts = [number.get(name, 1) for name in names]
     latents = [f"{n} {c + 1}" if k > 1 else n for n, k in zip(names, counts, strict=True) for c in range(k)]
-    if len(set(latents)) < len(latents):
-        raise ValueError(f"copies: the copies' names are {latents}, one of them twice; rename a latent")
+    made = {f"{n} {c + 1}" for n, k in zip(names, counts, strict=True) if k > 1 for c in range(k)}
+    if taken := sorted(made & set(names)):
+        raise ValueError(f"copies: {', '.join(taken)} is a latent's name and that of another's copy; rename the latent")
     return tuple(latents), np.repeat(np.arange(len(names)), counts)
 
 
@@ -56,7 +63,9 @@ def private_memory(memory: Any) -> PrivateMemory | None:
 def gates(latents: Sequence[str], shared: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], np.ndarray]:
     """The gates' names, in the order of their first latents, and the gate of each latent."""
     gate: dict[str, str] = {}
+    instance("shared_gates", shared, Mapping, "{gate: [latents]}")
     for name, members in shared.items():
+        instance(f"shared_gates[{name!r}]", members, Sequence, "a list of latents")
         taken = str(name) in latents and list(members) != [name]
         if taken or not members or not set(members) <= set(latents) - set(gate):
             raise ValueError(
@@ -77,6 +86,7 @@ def inclusion_probs(
     inclusion_prob: Any, expected_active: Any, latents: Sequence[str], always_on: Sequence[str], gate_of: np.ndarray
 ) -> Float[np.ndarray, " latent"]:
     """Theta of each latent; the prior mean where it is learnt."""
+    instance("always_on", always_on, Collection, "a list of latents")
     if isinstance(always_on, str) or not set(always_on) <= set(latents):
         raise ValueError(f"always_on: expected a list of some of the latents {list(latents)}, got {always_on!r}")
     if inclusion_prob is not None and expected_active is not None:
@@ -134,6 +144,7 @@ def covariance_bounds(
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """``{latent: {parameter: (low, high)}}`` of parameters that there are, each now between its bounds."""
     checked: dict[str, dict[str, tuple[float, float]]] = {}
+    instance("covariance_bounds", bounds, Mapping, "{latent: {parameter: (low, high)}}")
     known = {name: parameters(covariance) for name, covariance in zip(latents, covariances, strict=True)}
     for latent, path, pair in (
         (name, path, pair) for name, by_path in bounds.items() for path, pair in by_path.items()

@@ -102,6 +102,16 @@ def on_column(covariance: Covariance, column: int) -> Covariance:
     return transforms.Subspace(int(column), covariance)
 
 
+def period_of(covariance: Covariance) -> float | None:
+    """The period of a covariance that is linear-periodic but for a factor; None for any other."""
+    if isinstance(covariance, kernels.Product):
+        factors = covariance.kernel1, covariance.kernel2
+        for factor, other in (factors, factors[::-1]):
+            if isinstance(factor, kernels.Constant):
+                return period_of(other)
+    return float(covariance.scale) if isinstance(covariance, kernels.Cosine) else None
+
+
 def parameters(covariance: Covariance) -> dict[str, Any]:
     """A covariance's parameters by their path, attributes joined by dots as in "kernel1.scale"."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(covariance)

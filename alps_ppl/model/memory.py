@@ -49,19 +49,18 @@ def private_memory(
 
     Raises a ValueError for inputs of several columns or of one time, and for other shares and lengthscales.
     """
-    times = np.unique(np.asarray(checks.times(inputs), np.float64))
-    if np.ndim(inputs) != 1 or len(times) < 2:
-        raise ValueError(
-            f"inputs: a private memory runs along one-dimensional inputs with two different times, got shape "
-            f"{np.shape(inputs)} with {len(times)}"
-        )
+    values = np.asarray(checks.times(inputs), np.float64)
+    times = np.unique(values)
+    if values.ndim != 1 or len(times) < 2:
+        got = f"shape {values.shape}" if values.ndim != 1 else f"{len(times)}"
+        raise ValueError(f"inputs: a private memory needs one column of at least two different times, got {got}")
     rho = checks.numbers("shares", shares)
     if rho.ndim != 1 or not rho.size or not ((rho >= 0) & (rho < 1)).all() or len(set(rho)) < len(rho):
         raise ValueError(f"shares: expected different numbers from 0 to below 1, got {checks.short(shares)}")
-    if lengthscales is None:
-        lengthscales = np.geomspace(np.median(np.diff(times)), 2 * np.ptp(times), NUM_LENGTHSCALES).tolist()
-    size = (len(lengthscales),)
-    scales = checks.positive("lengthscales", lengthscales, (size,) if size[0] else (), "at least one number")
+    scales = np.geomspace(np.median(np.diff(times)), 2 * np.ptp(times), NUM_LENGTHSCALES)
+    if lengthscales is not None:
+        scales = np.atleast_1d(checks.numbers("lengthscales", lengthscales))
+    scales = checks.positive("lengthscales", scales, (scales.shape,) if scales.size else (), "at least one number")
     points = [(r, scale) for r in rho for scale in (scales if r > 0 else scales[:1])]
     weights = np.concatenate([np.full(len(scales), 1 / len(scales)) if r > 0 else [1.0] for r in rho]) / len(rho)
     share, lengthscale = np.array(points).T

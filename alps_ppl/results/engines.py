@@ -9,7 +9,7 @@ import xarray as xr
 
 from alps_ppl.results.fits import Fit
 from alps_ppl.results.inclusion import inclusion_probability, inclusion_table
-from alps_ppl.results.trees import Trees, as_trees
+from alps_ppl.results.trees import Trees, as_tree, as_trees
 
 
 def compare_engines(trees: Mapping[str, Fit | xr.DataTree], predictions: Mapping[str, xr.Dataset]) -> pd.DataFrame:
@@ -49,6 +49,8 @@ def align_signs(posterior: xr.Dataset, reference: xr.DataArray | None = None) ->
     Copies of one covariance turn into one another; they are turned so that the first one has all of the output in which
     they are largest, the second what is left in the next, and so on.
     """
+    if isinstance(posterior, xr.DataTree):  # a whole tree
+        posterior = as_tree(posterior, needs="x")["posterior"].to_dataset()
     posterior = _turned(posterior)
     x, H = posterior["x"], posterior["H"]
     conventional = reference is None

@@ -38,6 +38,7 @@ def inclusion_sensitivity(
             "tree: expected a Gibbs run's; SVI's q holds the gates apart, so that its draws can't be weighted into "
             "another prior's posterior; fit again with that prior"
         )
+    inclusion_probs = np.atleast_1d(checks.numbers("inclusion_probs", inclusion_probs)).tolist()
     if len(inclusion_probs) == 0:
         raise ValueError("inclusion_probs: expected at least one probability, got none")
     gates, _ = gates_of(tree)

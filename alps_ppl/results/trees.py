@@ -9,11 +9,10 @@ import xarray as xr
 from jaxtyping import Array
 from numpyro import handlers
 from numpyro.infer import Predictive, log_likelihood
-from tinygp import kernels
 
 from alps_ppl import checks
 from alps_ppl.model.alps import ALPS
-from alps_ppl.model.covariances import equal_covariance_groups
+from alps_ppl.model.covariances import equal_covariance_groups, period_of
 from alps_ppl.results.fits import Fit, check_finite, check_fit, time_coordinate
 
 # What a function takes that reads one tree of each engine.
@@ -158,7 +157,7 @@ def _prior(model: ALPS) -> dict[str, np.ndarray]:
         "prior_of_group": np.array([prior_any(model, np.flatnonzero(group == g)) for g in group]),
         "gate": model.gate_of,
         "process": np.array([model.gate_names[g] for g in model.gate_of]),
-        "period": np.array([float(c.scale) if isinstance(c, kernels.Cosine) else np.nan for c in model.covariances]),
+        "period": np.array([np.nan if (T := period_of(c)) is None else T for c in model.covariances]),
     }
     if (beta := model.inclusion_prior) is not None:
         prior["inclusion_concentration"] = np.array([beta.concentration1, beta.concentration0])

@@ -141,7 +141,7 @@ def check_model(model: ALPS) -> None:
     if model.private_memory is not None:
         raise ValueError(
             "private_memory: SVI's family holds the times of a process apart, and so can't fit a memory; take "
-            "alps.fit_gibbs (on the command line: --engine gibbs), or leave private_memory out"
+            "alps.fit_gibbs, or leave private_memory out (on the command line: --engine gibbs, or --paper-model)"
         )
 
 
