@@ -194,7 +194,8 @@ EVIL = [
     "{{ 7 * 7 }}", "{% raw %}", "--c: red; }", "url(x)", "\x0c\x0b\r\n", "\u2028", "javascript:x()",
 ]  # fmt: skip
 TEXT = (st.sampled_from(EVIL) | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)).filter(
-    lambda text: text.strip() not in ("", "train", "test")
+    # A name with "decoy" in it gets a sentence of its own.
+    lambda text: text.strip() not in ("", "train", "test") and "decoy" not in text.casefold()
 )
 NAMES = st.lists(TEXT, min_size=7, max_size=7, unique=True)
 

@@ -62,7 +62,9 @@ def of_one_output(tree: xr.DataTree, *, share: float = 0.9) -> dict[str, tuple[s
     process isn't shared: it is that output's own.
     """
     posterior = tree["posterior"].to_dataset()
-    found = {}
+    found: dict[str, tuple[str, float]] = {}
+    if "H" not in posterior:  # a tree of gates alone
+        return found
     for name, places in processes(tree).items():
         here = posterior[["H", "b"]].isel(latent=places).stack(sample=("chain", "draw"))
         on = here["b"].isel(latent=0).values == 1
