@@ -34,7 +34,10 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="module")
 def quick_to_compile():
-    """The module's slow tests, too, run unoptimised code: they compile for longer than they run."""
+    """The module's slow tests, too, run unoptimised code: they compile for longer than they run.
+
+    Not where the command runs ``finished_run``'s sizes: a killed process is compared with that run to the bit.
+    """
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield

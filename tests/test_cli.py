@@ -18,8 +18,6 @@ from runs import FINISHED, MODEL_FILE
 from alps_ppl.app import outputs, printed, run, scores
 from alps_ppl.app.problem import Fitted, Outcome, Problem
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 @pytest.fixture
 def model_file(tmp_path):
