@@ -24,7 +24,6 @@ from alps_ppl.app.model_file import load_model_file
 from alps_ppl.model.as_json import describe
 from alps_ppl.tables.grammar import parse
 
-
 ROOT = Path(__file__).parents[1]
 LATENTS = ["--latent", "daily = linear_periodic(24h)", "--latent", "slow = 0.5 * matern12(2d)"]
 PAPER = [*LATENTS, "--paper-model"]
