@@ -255,16 +255,20 @@ def test_the_memorys_conditional_is_the_dense_one(states):
         np.testing.assert_allclose(own_evidence[i], np.log(sum(whole)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("states", [False, True])
-@pytest.mark.parametrize("block", ["weights", "H", "gate_and_column-0", "gate_and_column-2"])
+SLOW = [pytest.param(f"gate_and_column-{gate}", True, marks=pytest.mark.slow) for gate in (0, 2)]
+
+
+# The draw of all weights with states has the outputs' own among them: the evidence and Geweke's test cover it.
+@pytest.mark.parametrize(
+    ("block", "states"),
+    [("weights", False), ("gate_and_column-0", False), ("gate_and_column-2", False), ("H", False), ("H", True), *SLOW],
+)
 def test_a_conditional_is_the_programs(block, states):
     """log_joint(u) - log_joint(v) = conditional.log_prob(u) - conditional.log_prob(v) for values of the block."""
     m, basis, stats_, t, cells, here = sampled(states)
     given = stats_.given(here["memory"])
     H, b, noise, s = here["H"], here["b"], here["noise_variance"], jnp.asarray(m.mixing_variance)
     if block == "weights":
-        if states:
-            pytest.skip("its states include the outputs' own; the evidence and Geweke's test cover the draw")
         conditional, sites = c.weights_conditional(given, H, b, noise), lambda value: {"weights": value}
     elif block == "H":
         products = moments(given, here["weights"], 4)
