@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from tinygp import kernels
 
 import alps_ppl as alps
+from alps_ppl.app.scores import of_cells
 from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
 from alps_ppl.results.trees import tree_of
 from experiments import store
@@ -45,14 +46,13 @@ def row(seed: int, **lengths: int) -> dict:
     seconds = time.perf_counter() - begin
     table = alps.inclusion_table(fit)
     prediction = alps.predict(fit, data.inputs)
-    density = np.asarray(alps.log_predictive_density(fit, data.inputs, data.standardised))
-    scores = {}
-    for split in ("test", "gap"):
-        cells = (data.split == split) & ~np.isnan(data.y)
-        y = data.standardised[cells]
-        mean, lower, upper = (prediction[name].values[cells] for name in ("mean", "lower", "upper"))
-        held = ((lower <= y) & (y <= upper)).mean()
-        scores[split] = {"rmse": np.sqrt(((y - mean) ** 2).mean()), "nlpd": -density[cells].mean(), "held": held}
+    density = alps.log_predictive_density(fit, data.inputs, data.standardised)
+    cells = of_cells(data, "gibbs", prediction["mean"].values, density.values)
+    inside = (prediction["lower"].values <= data.standardised) & (data.standardised <= prediction["upper"].values)
+    cells["held"] = inside[~np.isnan(data.y)]
+    means = cells.groupby("split")[["squared_error", "nlpd", "held"]].mean()
+    means["rmse"] = np.sqrt(means.pop("squared_error"))
+    scores = means.loc[["test", "gap"], ["rmse", "nlpd", "held"]].to_dict("index")
     return {
         "probability": table.set_index("latent").probability.to_dict(),
         "max_r_hat": worst_convergence(table, "gibbs")[0],

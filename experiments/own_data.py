@@ -87,18 +87,8 @@ TABLES = {
 def command(table: Table, out: str | Path, seed: int) -> list[str]:
     """The ``alps-ppl fit`` that is run: the paper's model, with both engines."""
     file = (DATA / table.file).relative_to(Path.cwd()) if DATA.is_relative_to(Path.cwd()) else DATA / table.file
-    return [
-        "fit",
-        str(file),
-        *shlex.split(table.options),
-        "--paper-model",
-        "--hold-out",
-        "10%",
-        "--seed",
-        str(seed),
-        "--out",
-        str(out),
-    ]
+    fixed = f"--paper-model --hold-out 10% --seed {seed}"
+    return ["fit", str(file), *shlex.split(f"{table.options} {fixed}"), "--out", str(out)]
 
 
 def measure(table: str, seed: int) -> dict:

@@ -2,7 +2,7 @@
 
 ``python -m experiments.real_tables KIND --tables 20`` simulates tables of one daily cycle, and in every other table one
 shared memory, and asks the model with copies and private memories, and with ``--paper`` the paper's model, what is
-there. A table is a row of ``docs/real_tables.csv``.
+there. A table is a row of ``docs/real_tables/KIND_private.json`` or ``KIND_paper.json``.
 """
 
 import time
@@ -122,10 +122,8 @@ def main(kind: str, tables: int, paper: bool, **lengths: int) -> None:
     rows = store.collect(path, cases, lambda case: row(kind, case["seed"], paper=paper, **lengths), command=command)
     found = pd.DataFrame(rows)
     there = found[["daily", "memory", "decoy"]] > 0.5
-    table_ = there.groupby(found.shares_memory.map({True: "a shared memory", False: "none"})).mean()
-    click.echo(
-        table_.assign(tables=found.groupby(found.shares_memory.map({True: "a shared memory", False: "none"})).size())
-    )
+    by_truth = there.groupby(found.shares_memory)
+    click.echo(by_truth.mean().assign(tables=by_truth.size()))
 
 
 if __name__ == "__main__":

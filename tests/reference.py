@@ -36,11 +36,18 @@ def observed_cells(y):
     return np.flatnonzero(~np.isnan(np.asarray(y)).ravel())
 
 
-def log_evidence(covariances, H, b, noise_variance, t, y):
-    """Log p(Y | H, b, sigma^2): the dense joint normal of all observed cells."""
+def log_evidence(covariances, H, b, noise_variance, t, y, own=None):
+    """Log p(Y | H, b, sigma^2): the dense joint normal of all observed cells.
+
+    ``own``: each output's C_i (time, time) of a private memory, the identity without one.
+    """
     y = np.asarray(y, float)
     seen = observed_cells(y)
-    K = f_covariance(covariances, H, b, t, t) + np.diag(np.tile(noise_variance, len(t)))
+    K = f_covariance(covariances, H, b, t, t)
+    for i, variance in enumerate(np.broadcast_to(noise_variance, len(H))):
+        only = np.zeros((len(H), len(H)))
+        only[i, i] = variance
+        K = K + np.kron(np.eye(len(t)) if own is None else own[i], only)
     return stats.multivariate_normal(cov=K[np.ix_(seen, seen)]).logpdf(y.ravel()[seen])
 
 

@@ -207,14 +207,8 @@ def sampled(states):
 
 def evidence(m, t, cells, H, b, noise_variance, memory):
     """Log p(Y | H, b, s^2, memory) from the dense joint of all observed cells."""
-    K = reference.f_covariance(m.covariances, H, b, t, t)
-    for i in range(3):
-        own = reference.own_covariance(SHARE[memory[i]], LENGTH[memory[i]], t, t)
-        one = np.zeros((3, 3))
-        one[i, i] = noise_variance[i]
-        K = K + np.kron(own, one)
-    seen = reference.observed_cells(cells)
-    return stats.multivariate_normal(cov=K[np.ix_(seen, seen)]).logpdf(cells.ravel()[seen])
+    own = [reference.own_covariance(SHARE[g], LENGTH[g], t, t) for g in memory]
+    return reference.log_evidence(m.covariances, H, b, noise_variance, t, cells, own)
 
 
 @pytest.mark.parametrize("states", [False, True])

@@ -3,10 +3,13 @@
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import xarray as xr
 from jax import random
 from tinygp import kernels
 
 import alps_ppl as alps
+from alps_ppl.app.report import sections
+from alps_ppl.tables.data import Conversion
 from experiments.real_tables import PRIVATE, row, table
 
 
@@ -63,3 +66,29 @@ def test_cycles_are_a_loops(trees):
             amplitudes.append(np.abs(A + 1j * B))
         assert line.amplitude == pytest.approx(np.mean(amplitudes))
         assert t.min() <= line.peak < t.min() + line.period
+
+
+def test_copies_are_turned_where_they_are_on():
+    """Contributions stay; H of the largest output is all the first copy's; draws with the gate off stay as they are."""
+    rng = np.random.default_rng(0)
+    shape = {"x": ("chain", "draw", "latent", "time"), "H": ("chain", "draw", "output", "latent")}
+    x, H, b = rng.normal(size=(2, 3, 3, 5)), rng.normal(size=(2, 3, 4, 3)), np.ones((2, 3, 3), int)
+    H[..., 2, :] *= 10
+    b[1] = 0
+    variables = {"x": (shape["x"], x), "H": (shape["H"], H), "b": (("chain", "draw", "latent"), b)}
+    names = {"latent": ["a 1", "a 2", "c"], "copy_of": ("latent", ["a", "a", "c"])}
+    turned = alps.align_signs(xr.Dataset(variables, names))
+    new_x, new_H = turned["x"].values, turned["H"].values
+    for places in ([0, 1], [2]):
+        before, after = (h[..., places] @ path[..., places, :] for h, path in ((H, x), (new_H, new_x)))
+        np.testing.assert_allclose(after, before, atol=1e-12)
+    np.testing.assert_allclose(new_H[0][..., 2, 1], 0.0, atol=1e-12)
+    np.testing.assert_array_equal(np.abs(new_H[1]), np.abs(H[1]))
+
+
+def test_errors_of_peaks_in_words():
+    """59.7 minutes are an hour, not none."""
+    conversion = Conversion([], np.ones(0), np.ones(0), {}, "t", ["t"], origin="2025-01-01", step="hours")
+    assert [sections._error(hours, conversion) for hours in (0.12, 59.7 / 60, 26.0, 60.0)] == [
+        "0:07", "1:00", "26:00", "2.5 days",
+    ]  # fmt: skip

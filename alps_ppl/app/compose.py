@@ -205,8 +205,9 @@ def _given(text: str) -> Proposal:
 
 
 def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
+    inputs = data.train_inputs  # its errors are the data's
     try:
-        parsed = parse(proposal.text, unit=unit, inputs=data.train_inputs)
+        parsed = parse(proposal.text, unit=unit, inputs=inputs)
     except ValueError as error:
         raise ValueError(f"latent {proposal.name!r}: {error}") from None
     return Latent(*proposal, parsed)

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from alps_ppl.app.problem import Outcome
-from alps_ppl.app.report.sections import combinations
+from alps_ppl.app.report.sections import combinations, one_output_notes
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT
-from alps_ppl.results.shares import of_one_output
 
 
 def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
@@ -28,13 +27,10 @@ def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
         top = combinations(outcome.trees["gibbs"], top=3)
         named = [f"{' + '.join(row['latents']) or 'none of them'} ({row['probability']:.3f})" for row in top]
         click.echo(f"\nThe most probable combinations (Gibbs): {'; '.join(named)}.")
-    probability = outcome.table.groupby("latent").probability.max()
-    for tree in list(outcome.trees.values())[-1:]:
-        for name, (output, share) in of_one_output(tree).items():
-            if probability[name] > 0.5:
-                click.echo(
-                    f"{name} is nearly all in {output} ({share:.2f} of its squared loadings): that output's own."
-                )
+    engine = "gibbs" if "gibbs" in engines else engines[0]
+    on = outcome.table.query("engine == @engine and probability > 0.5").latent.tolist()
+    for note in one_output_notes(outcome.trees[engine], on):
+        click.echo(note.text)
     click.echo("\nScores, the lower the better: rmse in training sds of each output; nlpd is minus the log predictive")
     click.echo("density per cell of outputs in training sds. In the file's units, per output: scores.csv.")
     rows = {(split, name): row for split, by_name in summary["scores"].items() for name, row in by_name.items()}

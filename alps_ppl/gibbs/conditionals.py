@@ -67,15 +67,17 @@ def weights_conditional(
     to its prior. Where Markov latents and private memories meet, each time has the outputs' memories as states, too,
     after the latents'.
     """
-    gated, s = H * b, stats.states
-    if s is not None and stats.private is not None:
-        s, gated, noise_variance = _with_private_states(stats, gated, noise_variance)
+    return _weights(stats, *_independent(stats, H * b, noise_variance))
+
+
+def _weights(stats: Statistics, s: Any, gated: Mixing, noise_variance: PerOutput) -> PrecisionNormal | StatesNormal:
+    """The weights, and the states of ``s``, given gated loadings and noise that is independent over times."""
     likelihood = weights_likelihood(stats, gated, noise_variance)
-    precision = jnp.eye(len(likelihood.potential), dtype=H.dtype) + likelihood.precision
+    precision = jnp.eye(len(likelihood.potential), dtype=gated.dtype) + likelihood.precision
     if s is None:
         return PrecisionNormal(likelihood.potential, precision)
     of_x = jnp.einsum("pt,pjk->tjk", s.counts, _precision_of_x(stats, gated, noise_variance))
-    spread = jax.nn.one_hot(stats.owner[: len(precision)], gated.shape[1], dtype=H.dtype)
+    spread = jax.nn.one_hot(stats.owner[: len(precision)], gated.shape[1], dtype=gated.dtype)
     carried = s.transition.mT @ s.precision @ s.transition
     return StatesNormal(
         likelihood.potential,
@@ -87,9 +89,14 @@ def weights_conditional(
     )
 
 
-def _with_private_states(stats: Statistics, gated: Mixing, noise_variance: PerOutput):
-    """The state space with a state of variance 1 for each output's memory, H with its loadings, and the white noise."""
+def _independent(stats: Statistics, gated: Mixing, noise_variance: PerOutput) -> tuple[Any, Mixing, PerOutput]:
+    """The state space, loadings and noise variances of a likelihood in which noise is independent over times.
+
+    Beside Markov latents, private memories are states of variance 1, with their own loadings after H's.
+    """
     s: Any = stats.states
+    if s is None or stats.private is None:
+        return s, gated, noise_variance
     memory = stats.memory
     p = len(noise_variance)
     decay = jnp.exp(-s.steps[:, None] / memory.lengthscale)
@@ -106,16 +113,12 @@ def _with_private_states(stats: Statistics, gated: Mixing, noise_variance: PerOu
 
 def log_evidence(stats: Statistics, H: Mixing, b: PerLatent, noise_variance: PerOutput) -> Float[Array, ""]:
     """Log p(Y | H, b, sigma^2), the latents integrated out: the linear mixing model's evidence."""
-    white, half_log_det = noise_variance, jnp.zeros((), H.dtype)
-    if stats.states is not None:
-        half_log_det = stats.states.half_log_det
-    if stats.private is not None and stats.states is not None:
-        wider, _, white = _with_private_states(stats, H * b, noise_variance)
-        half_log_det = wider.half_log_det
-    elif stats.private is not None:
-        half_log_det = -stats.private.half_log_det[stats.point, jnp.arange(len(white))].sum()
+    s, gated, white = _independent(stats, H * b, noise_variance)
+    half_log_det = jnp.zeros((), H.dtype) if s is None else s.half_log_det
+    if s is None and stats.private is not None:
+        half_log_det -= stats.private.half_log_det[stats.point, jnp.arange(len(white))].sum()
     without = -0.5 * (stats.num_observed @ jnp.log(2 * jnp.pi * white) + stats.sum_squares @ (1 / white))
-    return without + weights_conditional(stats, H, b, noise_variance).log_integral + half_log_det
+    return without + _weights(stats, s, gated, white).log_integral + half_log_det
 
 
 def mixing_conditional(
@@ -228,8 +231,7 @@ def gate_and_latent_conditional(
 
     j is one of the gate's latents, and ``own`` are their features, padded with the number of features where there are
     fewer; the padding is of no effect. log BF_j = -1/2 log|I + P_jj| + 1/2 u'(I + P_jj)^-1 u, with P_jj = sum_i h_ij^2
-    G_i,jj / sigma_i^2
-    and u = sum_i h_ij Phi_j' r_i / sigma_i^2. ``gated_weights`` are w o b.
+    G_i,jj / sigma_i^2 and u = sum_i h_ij Phi_j' r_i / sigma_i^2. ``gated_weights`` are w o b.
     """
     potential, precision = likelihood
     mine = precision.at[own].get(mode="fill", fill_value=0.0)

@@ -128,10 +128,6 @@ class Features(NamedTuple):
         """``phi``, and where there are states what observes them and at which of their times each input is."""
         return (phi,) if self.space is None else (phi, self.observe, self.row)
 
-    def _observed(self, states: Float[Array, "*draw state"]) -> Float[Array, "*draw time latent"]:
-        observe = jnp.asarray(self.observe.T, states.dtype)
-        return states.reshape(*states.shape[:-1], -1, len(observe)) @ observe
-
     def weights(self, x: Float[Array, "*draw latent time"]) -> Float[Array, "*draw weight"]:
         """The weights of latents that lie in the features' span: x_j at its pivots is L_j w_j.
 
@@ -141,7 +137,7 @@ class Features(NamedTuple):
         num_draws = math.prod(x.shape[:-2])
         if self.space is not None:
             states = (x.mT[..., self.first, :] @ np.linalg.pinv(self.observe).T).reshape(*x.shape[:-2], -1)
-            x = x - self._observed(states)[..., self.row, :].mT
+            x = x - _observed(self.observe, states)[..., self.row, :].mT
             parts = [states.reshape(num_draws, -1)]
         solves = [
             solve_triangular(jnp.asarray(tril, x.dtype), x[..., j, pivots].reshape(num_draws, -1).T, lower=True).T
@@ -176,6 +172,11 @@ class Features(NamedTuple):
         )
 
 
+def _observed(observe, states: Float[Array, "*draw state"]) -> Float[Array, "*draw time latent"]:
+    observe = jnp.asarray(observe.T, states.dtype)
+    return states.reshape(*states.shape[:-1], -1, len(observe)) @ observe
+
+
 def latents_at(layout: Layout, basis: tuple, weights: Float[Array, " weight"]) -> Float[Array, "latent time"]:
     """X at the inputs of a ``Features.basis``."""
     r, num_latents = sum(layout.ranks), len(layout.ranks)
@@ -183,7 +184,7 @@ def latents_at(layout: Layout, basis: tuple, weights: Float[Array, " weight"]) -
     x = jnp.asarray(basis[0], weights.dtype) @ columns
     if len(basis) > 1:
         observe, row = basis[1:]
-        x += (weights[r:].reshape(-1, observe.shape[1]) @ jnp.asarray(observe.T, weights.dtype))[row]
+        x += _observed(observe, weights[r:])[row]
     return x.T
 
 

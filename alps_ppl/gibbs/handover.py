@@ -11,7 +11,7 @@ from jax import random as jax_random
 from jax.scipy.stats import norm
 
 from alps_ppl.gibbs import conditionals as c
-from alps_ppl.gibbs.randomness import RandomNumbers, categorical
+from alps_ppl.gibbs.randomness import RandomNumbers, categorical, index
 from alps_ppl.gibbs.statistics import residual_statistics
 from alps_ppl.gibbs.target import Chain, Target
 
@@ -28,7 +28,7 @@ def hand_over(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     """
     model, memories = target.model, target.plan.memories
     which, where, grid_u, accept_u = random.uniform["hand_over"]
-    gate = jnp.asarray(memories)[jnp.minimum(which * len(memories), len(memories) - 1).astype(int)]
+    gate = jnp.asarray(memories)[index(which, len(memories))]
     mine = jnp.asarray(model.gate_of) == gate
     j = jnp.argmax(mine)
     squares = (chain.H**2 * mine).sum(1)
@@ -56,9 +56,8 @@ def hand_over(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     prior = model.noise_variance.expand((len(n),))
     on = c.log_evidence(stats.given(point), chain.H * mine, jnp.ones_like(chain.b), s2) - alone.sum() + alone[i]
     on += prior.log_prob(s2)[i]
-    off = (
-        c.log_own_evidence(stats, model.noise_variance)[i] + norm.logpdf(jnp.log(on_s2), centre, STEP) - jnp.log(on_s2)
-    )
+    log_proposal = norm.logpdf(jnp.log(on_s2), centre, STEP) - jnp.log(on_s2)
+    off = c.log_own_evidence(stats, model.noise_variance)[i] + log_proposal
     log_ratio = off - on - target.logits[j]
 
     accept = jnp.log(accept_u) < jnp.where(is_on, log_ratio, -log_ratio)

@@ -19,15 +19,14 @@ from jaxtyping import Array
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs.gaussians import PrecisionNormal
 from alps_ppl.gibbs.handover import hand_over
-from alps_ppl.gibbs.randomness import RandomNumbers, categorical
+from alps_ppl.gibbs.randomness import RandomNumbers, categorical, index
 from alps_ppl.gibbs.statistics import residual_statistics
 from alps_ppl.gibbs.target import Chain, Move, Target, alike, log_prior
 
 
 def marginal_gate(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     """b_j given H, all latents integrated out: the evidence of the other value accepts it."""
-    num_gates = len(target.model.gate_names)
-    of_gate = jnp.asarray(target.model.gate_of == np.arange(num_gates)[:, None])
+    of_gate = jnp.asarray(target.of_gate)
 
     def propose(H, b, latents):
         return H, jnp.where(latents, 1 - b, b)
@@ -48,8 +47,7 @@ def _flips_beside_states(target: Target, chain: Chain, uniform: Array):
     large as the features. With S and u the border's when all of its gates are open, the evidence with a set B of them
     on is that of the states less log|I + S_BB| / 2 plus u_B^T (I + S_BB)^-1 u_B / 2.
     """
-    stats, layout = target.given(chain), target.plan.layout
-    of_gate = target.model.gate_of == np.arange(len(target.model.gate_names))[:, None]
+    stats, layout, of_gate = target.given(chain), target.plan.layout, target.of_gate
     with_states = of_gate[:, list(set(layout.state_owner))].any(1)
     in_border = ~of_gate[with_states].any(0)
     owner = layout.owner[: sum(layout.ranks)]
@@ -96,8 +94,8 @@ def marginal_swap(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     for group in alike(target.members):
         size, (first, second) = len(group), uniforms[:, : len(group)]
         uniforms = uniforms[:, size:]
-        j = jnp.minimum(first * size, size - 1).astype(int)
-        k = (j + 1 + jnp.minimum(second * (size - 1), size - 2).astype(int)) % size
+        j = index(first, size)
+        k = (j + 1 + index(second, size - 1)) % size
         j, k = jnp.asarray(group)[j], jnp.asarray(group)[k]  # (proposal, member)
         order = jnp.broadcast_to(jnp.arange(len(chain.b)), (size, len(chain.b)))
         here = jnp.arange(size)[:, None]
@@ -174,8 +172,7 @@ def gate_latent(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     # The normals are by latent, each one's padded to the largest rank; a gate takes those of its features.
     places = np.append(np.flatnonzero(layout.own_features.ravel() < sum(layout.ranks)), 0)
     normals = random.normal["gate_latent"].reshape(-1)[places][own]
-    of_gate = jnp.asarray(target.model.gate_of == np.arange(len(first))[:, None])
-    steps = (first, of_gate, jnp.asarray(own), random.uniform["gate_latent"][first], normals)
+    steps = (first, jnp.asarray(target.of_gate), jnp.asarray(own), random.uniform["gate_latent"][first], normals)
     (b, weights), prob = jax.lax.scan(draw, (chain.b, chain.weights), steps)
     return chain.with_gates(prob, b=b, weights=weights)
 

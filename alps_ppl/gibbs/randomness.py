@@ -34,6 +34,11 @@ def random_numbers(key, normal: dict[str, tuple], uniform: dict[str, tuple], dty
     return RandomNumbers(dict(zip(normal, normals, strict=True)), dict(zip(uniform, uniforms, strict=True)))
 
 
+def index(uniform: Float[Array, "*batch"], size: int) -> Int[Array, "*batch"]:
+    """One of 0 to size - 1, from a uniform."""
+    return jnp.minimum(uniform * size, size - 1).astype(int)
+
+
 def categorical(probs: Float[Array, "*batch category"], uniform: Float[Array, "*batch"]) -> Int[Array, "*batch"]:
     """A category by its probability, from a uniform."""
     # By round-off the last sum may be below 1.

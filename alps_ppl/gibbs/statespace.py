@@ -16,7 +16,7 @@ from tinygp import kernels
 from tinygp.kernels import quasisep
 from tinygp.kernels.distance import L1Distance
 
-from alps_ppl.model.covariances import Covariance, White
+from alps_ppl.model.covariances import Covariance, White, without_factors
 
 MARKOV: dict[type, Any] = {
     kernels.Exp: quasisep.Exp,
@@ -45,23 +45,17 @@ def markov_terms(covariance: Covariance, scale: Any = 1.0) -> tuple[list[quasise
 
     In tinygp's classes, however it is written: sums and factors are multiplied out.
     """
-    if isinstance(covariance, (kernels.Sum, quasisep.Sum)):
-        first, second = markov_terms(covariance.kernel1, scale), markov_terms(covariance.kernel2, scale)
+    core: Any
+    scale, core = without_factors(covariance, scale)
+    if isinstance(core, (kernels.Sum, quasisep.Sum)):
+        first, second = markov_terms(core.kernel1, scale), markov_terms(core.kernel2, scale)
         return first[0] + second[0], first[1] + second[1]
-    if isinstance(covariance, quasisep.Scale):
-        return markov_terms(covariance.kernel, scale * covariance.scale)
-    if isinstance(covariance, kernels.Product):
-        factors = covariance.kernel1, covariance.kernel2
-        for factor, other in (factors, factors[::-1]):
-            if isinstance(factor, kernels.Constant):
-                return markov_terms(other, scale * factor.value)
-    core: Any = covariance
     if type(core) in MARKOV and isinstance(core.distance, L1Distance):
         return [quasisep.Scale(kernel=MARKOV[type(core)](scale=core.scale), scale=scale)], []
     is_one = np.ndim(scale) == 0 and float(scale) == 1
-    if isinstance(covariance, FULL_RANK):
+    if isinstance(core, FULL_RANK):
         return [core if is_one else quasisep.Scale(kernel=core, scale=scale)], []
-    return [], [covariance if is_one else kernels.Constant(scale) * covariance]
+    return [], [core if is_one else kernels.Constant(scale) * core]
 
 
 def states_resolve(terms: Sequence[quasisep.Quasisep], times: Float[np.ndarray, " time"], dtype) -> bool:

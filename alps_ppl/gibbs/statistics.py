@@ -201,8 +201,7 @@ def moments(stats: Statistics, weights: Float[Array, " weight"], num_latents: in
     if stats.private is None:
         return Moments(jnp.einsum("pt,tj,tk->pjk", s.counts, x, x)[stats.pattern], s.sums.T @ x)
     private = stats.private
-    lanes = PrivateMemory(*(values[:, None] for values in stats.memory))
-    filter_ = kalman(lanes, private.times, private.observed[..., None])
+    filter_ = kalman(stats.memory.column, private.times, private.observed[..., None])
     columns = jnp.broadcast_to(x[private.row][:, None], (*private.y.shape, num_latents))
     white = filter_.whiten(jnp.concatenate([columns, private.y[..., None]], -1))
     products = jnp.einsum("tij,tik->ijk", white, white)
@@ -244,7 +243,7 @@ def residual_statistics(
     f = s.phi @ v.T + states @ s.observe.T @ gated.T
     errors = jnp.where(private.observed, private.y - f[private.row], 0.0)
     sums = jnp.zeros_like(s.sums).at[private.row].add(errors)
-    filter_ = kalman(PrivateMemory(*(v[:, None] for v in private.memory)), private.times, private.observed[:, None])
+    filter_ = kalman(private.memory.column, private.times, private.observed[:, None])
     white = filter_.whiten(jnp.broadcast_to(errors[:, None], filter_.gain.shape))
     return stats._replace(
         projection=sums.T @ s.phi,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from alps_ppl.gibbs.features import Layout
 from alps_ppl.gibbs.randomness import RandomNumbers
@@ -76,6 +76,11 @@ class Target(NamedTuple):
     def members(self) -> list[list[int]]:
         """The latents of each gate."""
         return members(self.model)
+
+    @property
+    def of_gate(self) -> Bool[np.ndarray, "gate latent"]:
+        """Which latents each gate has."""
+        return self.model.gate_of == np.arange(len(self.model.gate_names))[:, None]
 
     def moments(self, chain: Chain) -> Moments:
         """Inner products of latents and outputs at the chain's weights."""

@@ -64,8 +64,8 @@ class White(kernels.quasisep.Quasisep):
     """1 where the inputs are equal, and 0 elsewhere: in the state space, a state without a memory."""
 
     def design_matrix(self):
-        """There is none: it isn't the solution of a differential equation."""
-        raise NotImplementedError
+        """It forgets at once."""
+        return jnp.array([[-jnp.inf]])
 
     def stationary_covariance(self):
         """Its variance."""
@@ -102,14 +102,22 @@ def on_column(covariance: Covariance, column: int) -> Covariance:
     return transforms.Subspace(int(column), covariance)
 
 
-def period_of(covariance: Covariance) -> float | None:
-    """The period of a covariance that is linear-periodic but for a factor; None for any other."""
+def without_factors(covariance: Covariance, scale: Any = 1.0) -> tuple[Any, Covariance]:
+    """``scale`` times the numbers that a covariance is multiplied by, however it is written, and what they multiply."""
+    if isinstance(covariance, kernels.quasisep.Scale):
+        return without_factors(covariance.kernel, scale * covariance.scale)
     if isinstance(covariance, kernels.Product):
         factors = covariance.kernel1, covariance.kernel2
         for factor, other in (factors, factors[::-1]):
             if isinstance(factor, kernels.Constant):
-                return period_of(other)
-    return float(covariance.scale) if isinstance(covariance, kernels.Cosine) else None
+                return without_factors(other, scale * factor.value)
+    return scale, covariance
+
+
+def period_of(covariance: Covariance) -> float | None:
+    """The period of a covariance that is linear-periodic but for factors; None for any other."""
+    _, core = without_factors(covariance)
+    return float(core.scale) if isinstance(core, kernels.Cosine) else None
 
 
 def parameters(covariance: Covariance) -> dict[str, Any]:

@@ -32,6 +32,11 @@ class PrivateMemory(NamedTuple):
         """The grid's values at these points."""
         return PrivateMemory(*(jnp.asarray(values)[point] for values in self))
 
+    @property
+    def column(self) -> "PrivateMemory":
+        """The values as a column, to broadcast over a filter's other lanes."""
+        return PrivateMemory(*(values[:, None] for values in self))
+
 
 def private_memory(
     inputs: Any, *, shares: Sequence[float] = SHARES, lengthscales: Sequence[float] | None = None
@@ -193,15 +198,11 @@ class OutputNoise(dist.Distribution):
     def by_cell(self, value: Float[Array, "*batch time output"]) -> Float[Array, "*batch time output"]:
         """The log density of each cell given the earlier ones of its output; 0 where nothing is observed."""
         order = jnp.argsort(self.inputs)
-        seen = self.observed[order]
-        kalman_ = kalman(self.memory, self.inputs[order], seen, self.f.dtype)
         errors = jnp.where(self.observed, value - self.f, 0.0) / jnp.sqrt(self.own_variance)
         lanes = jnp.moveaxis(errors[..., order, :], -2, 0)
-        gain, inverse_sd, decay = (
-            part.reshape(len(order), *[1] * (lanes.ndim - 2), -1)
-            for part in (kalman_.gain, kalman_.inverse_sd, kalman_.decay)
-        )
-        white = Filter(decay, gain, gain, inverse_sd).whiten(lanes)
-        sd = jnp.sqrt(self.own_variance) / jnp.where(inverse_sd > 0, inverse_sd, 1.0)
-        density = jnp.where(inverse_sd > 0, -0.5 * (white**2 + jnp.log(2 * jnp.pi)) - jnp.log(sd), 0.0)
+        seen = self.observed[order].reshape(len(order), *[1] * (lanes.ndim - 2), -1)
+        filter_ = kalman(self.memory, self.inputs[order], seen, self.f.dtype)
+        white = filter_.whiten(lanes)
+        sd = jnp.sqrt(self.own_variance) / jnp.where(seen, filter_.inverse_sd, 1.0)
+        density = jnp.where(seen, -0.5 * (white**2 + jnp.log(2 * jnp.pi)) - jnp.log(sd), 0.0)
         return jnp.moveaxis(density, 0, -2)[..., jnp.argsort(order), :]

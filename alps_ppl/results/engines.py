@@ -75,11 +75,15 @@ def _turned(posterior: xr.Dataset) -> xr.Dataset:
         places = np.flatnonzero(names == name)
         if len(places) == 1:
             continue
+        on = posterior["b"].transpose(..., "latent").values[..., places[0]] == 1
+        if not on.any():
+            continue
         h = new_H[..., places]
-        order = np.argsort(-(h**2).sum(-1).reshape(-1, h.shape[-2]).mean(0))
+        order = np.argsort(-(h[on] ** 2).sum(-1).mean(0))
         turn, _ = np.linalg.qr(np.swapaxes(h[..., order, :], -1, -2), mode="complete")
         largest = np.diagonal((h @ turn)[..., order, :], axis1=-2, axis2=-1)
         turn[..., : largest.shape[-1]] *= np.where(largest < 0, -1.0, 1.0)[..., None, :]
+        turn = np.where(on[..., None, None], turn, np.eye(len(places)))  # draws of the prior stay as they are
         new_H[..., places], new_x[..., places, :] = h @ turn, np.swapaxes(turn, -1, -2) @ new_x[..., places, :]
     return posterior.assign(x=x.copy(data=new_x), H=H.copy(data=new_H))
 

@@ -61,7 +61,8 @@ def _context(run: RunFolder) -> dict[str, Any]:
     process_of = sections.processes_of(tree, shown)
     times = figures.times_of(run.predictions, run.summary)
     shares = sections.shares(tree, shown)
-    on = [gate["latent"] for gate in sections.gates(table, found.engine, colours) if gate["status"] == "on"]
+    gates = sections.gates(table, found.engine, colours)
+    on = [gate["latent"] for gate in gates if gate["status"] == "on"]
     found.notes.extend([*sections.one_output_notes(tree, on), *sections.own_memory_note(shares)])
     return {
         "name": run.name,
@@ -69,7 +70,7 @@ def _context(run: RunFolder) -> dict[str, Any]:
         "verdict": found,
         "engines": list(run.trees),
         "data": sections.data(run),
-        "gates": sections.gates(table, found.engine, colours),
+        "gates": gates,
         "colours": colours,
         "shown": shown,
         "shares": shares,

@@ -186,10 +186,11 @@ def _peak(peak: float, period: float, conversion: Conversion | None) -> str:
 def _error(error: float, conversion: Conversion | None) -> str:
     if conversion is None or conversion.origin is None:
         return f"{error:.2g}"
-    minutes = error * pd.Timedelta(1, conversion.step) / pd.Timedelta(1, "min")
-    if minutes >= 2 * 24 * 60:
-        return f"{minutes / 24 / 60:.1f} days"
-    return f"{int(minutes) // 60}:{round(minutes) % 60:02d}"
+    error *= pd.Timedelta(1, conversion.step)
+    if error >= pd.Timedelta(2, "D"):
+        return f"{error / pd.Timedelta(1, 'D'):.1f} days"
+    hours, minutes = divmod(round(error / pd.Timedelta(1, "min")), 60)
+    return f"{hours}:{minutes:02d}"
 
 
 def mixing(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
