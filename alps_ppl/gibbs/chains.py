@@ -93,7 +93,7 @@ def fit_gibbs(
                 checkpoint.write(end, (state, kept))
                 del kept  # views of the draws, which the next chunk takes over
     by_chain = {name: v[None] if num_chains == 1 else jnp.swapaxes(v, 0, 1) for name, v in draws.items()}
-    return fit_of_draws(kernel, by_chain | {"b": by_chain["b"][..., model.first]})
+    return fit_of_draws(kernel, kernel.to_sites(by_chain))
 
 
 def check_settings(model: ALPS, **settings: Any) -> None:

@@ -1,7 +1,7 @@
 """The latents as the sampler holds them: x_j = Phi_j w_j with w_j ~ N(0, I), or a chain of Markov states."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
@@ -13,12 +13,16 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 from tinygp.kernels.quasisep import Quasisep
 
+from alps_ppl.gibbs.families import Family, extend_features, extend_states, family
 from alps_ppl.gibbs.pivots import RankError, choose_pivots, diagonal, interpolation
 from alps_ppl.gibbs.statespace import StateSpace, interpolate, markov_terms, state_space, states_resolve
 from alps_ppl.model.covariances import Covariance
+from alps_ppl.model.scales import Averaged, UnknownScale, along
 
 # Up to this rank, or an eighth of the times and four times this rank, features cost less than states.
 LOW_RANK = 64
+# As many features may hold all values of an unknown scale.
+MOST_HELD = 200
 
 
 class Layout(NamedTuple):
@@ -27,9 +31,24 @@ class Layout(NamedTuple):
     Hashable, so that a compiled program depends on it and not on the data.
     """
 
-    ranks: tuple[int, ...]  # (latent,)
+    ranks: tuple[int, ...]  # (latent,), of its own weights
     state_owner: tuple[int, ...] = ()  # (dim,): whose each state of a time is
     num_state_times: int = 0
+    # Of the processes with an unknown scale, their latents; and the features that hold all of its values, (latent,).
+    scaled: tuple[tuple[int, ...], ...] = ()
+    held: tuple[int, ...] = ()
+
+    @property
+    def features(self) -> "Layout":
+        """The layout of the weights as those of the features, which no unknown scale changes."""
+        return self._replace(ranks=self.held, scaled=()) if self.scaled else self
+
+    def opened(self, k: int) -> tuple[Int[np.ndarray, " feature"], Int[np.ndarray, " weight"]]:
+        """Where the features of an unknown scale's latents are, and all else, once theirs replace their own weights."""
+        ranks = [self.held[j] if j in self.scaled[k] else rank for j, rank in enumerate(self.ranks)]
+        owner = np.repeat(np.arange(len(ranks)), ranks)
+        mine = np.isin(owner, self.scaled[k])
+        return np.flatnonzero(mine), np.flatnonzero(~mine)
 
     @property
     def owner(self) -> Int[np.ndarray, " weight"]:
@@ -74,6 +93,7 @@ class Features(NamedTuple):
     times: Float[np.ndarray, "time *column"]
     terms: dict[int, Sequence[Quasisep]]
     space: StateSpace | None
+    families: tuple[Family, ...] = ()  # of the processes with an unknown scale
 
     @property
     def owner(self) -> Int[np.ndarray, " weight"]:
@@ -83,8 +103,28 @@ class Features(NamedTuple):
     @property
     def layout(self) -> Layout:
         """The shape of the weights."""
-        ranks = tuple(map(len, self.pivots))
-        return Layout(ranks) if self.space is None else Layout(ranks, tuple(self.space.owner), len(self.space.times))
+        held = tuple(map(len, self.pivots))
+        ranks = list(held)
+        for one in self.families:
+            for j in one.latents:
+                ranks[j] = one.maps.shape[-1]
+        states = () if self.space is None else (tuple(self.space.owner), len(self.space.times))
+        if not self.families:
+            return Layout(held, *states)
+        return Layout(tuple(ranks), *(states or ((), 0)), tuple(one.latents for one in self.families), held)
+
+    def held_weights(self, weights: Float[Array, "*draw weight"], points: Int[Array, "*draw scaled"]) -> Array:
+        """The features' weights from the latents' own, which at an unknown scale's ``points`` are others."""
+        if not self.families:
+            return weights
+        layout = self.layout
+        ends = np.cumsum(layout.ranks)
+        parts = [weights[..., end - rank : end] for end, rank in zip(ends, layout.ranks, strict=True)]
+        for k, one in enumerate(self.families):
+            maps = jnp.asarray(one.maps, weights.dtype)
+            for j in one.latents:
+                parts[j] = jnp.einsum("...fr,...r->...f", maps[points[..., k]], parts[j])
+        return jnp.concatenate([*parts, weights[..., ends[-1] :]], -1)
 
     @property
     def num_latents(self) -> int:
@@ -92,7 +132,7 @@ class Features(NamedTuple):
 
     @property
     def num_features(self) -> int:
-        """The ranks' sum: how many of the weights aren't states."""
+        """How many features there are: of the weights of draws, those that aren't states."""
         return sum(map(len, self.pivots))
 
     @property
@@ -122,7 +162,7 @@ class Features(NamedTuple):
         self, weights: Float[Array, " weight"], phi: Float[Array, "time feature"]
     ) -> Float[Array, "latent time"]:
         """X at the inputs, whose features are ``phi``."""
-        return latents_at(self.layout, self.basis(phi), weights)
+        return latents_at(self.layout.features, self.basis(phi), weights)
 
     def basis(self, phi: Float[Array, "time feature"]) -> tuple:
         """``phi``, and where there are states what observes them and at which of their times each input is."""
@@ -154,7 +194,7 @@ class Features(NamedTuple):
         between the neighbouring times' states.
         """
         r, dtype = self.num_features, new_inputs.dtype
-        basis, owner = self.phi(np.asarray(new_inputs)), self.owner[:r]
+        basis, owner = self.phi(np.asarray(new_inputs)), self.layout.features.owner[:r]
         prior = [np.zeros(len(new_inputs)) if k is None else np.asarray(diagonal(k, new_inputs)) for k in self.rest]
         residual = np.clip(
             np.stack(prior) - ((basis**2) @ (owner[:, None] == np.arange(self.num_latents))).T, 0.0, None
@@ -170,6 +210,39 @@ class Features(NamedTuple):
             jnp.asarray(residual + open_, dtype),
             np.concatenate([features, r + index], -1),
         )
+
+    def extend_at(self, new_inputs: Float[Array, "new *column"], visited: Sequence[tuple[int, int]]) -> tuple:
+        """``extend`` where scales are unknown: a latent of such a process is one for each point that draws visited.
+
+        ``visited`` are (process, point). The further latents come after all others, (process, point) by (process,
+        point); in the place of those that they stand for nothing is left. Also returns their latents' places.
+        """
+        basis, owner, residual, places = map(np.asarray, self.extend(new_inputs))
+        n, r = len(new_inputs), self.num_features
+        if self.space is None:
+            places = np.broadcast_to(np.arange(r), (n, r))
+        scaled = [j for one in self.families for j in one.latents]
+        kept, residual = ~np.isin(owner, scaled), np.where(np.isin(np.arange(self.num_latents), scaled)[:, None], 0, residual)
+        ends = np.cumsum(self.layout.features.ranks)
+        parts = [(basis[:, kept], owner[kept], places[:, kept])]
+        variances, of = [residual], []
+        for k, point in visited:
+            one = self.families[k]
+            for j in one.latents:
+                where = np.broadcast_to(np.arange(ends[j] - len(self.pivots[j]), ends[j]), (n, len(self.pivots[j])))
+                if one.has_states:
+                    index, mean, open_ = extend_states(one, point, np.asarray(new_inputs, np.float64))
+                    own = np.flatnonzero(self.space.owner == j)  # type: ignore[union-attr]
+                    where = r + index // len(own) * len(self.space.owner) + own[index % len(own)]  # type: ignore[union-attr]
+                else:
+                    pivot_inputs = jnp.asarray(self.times[self.pivots[j]])
+                    mean, open_ = extend_features(one.at(point), pivot_inputs, self.pivot_tril[j], new_inputs)
+                parts.append((mean, np.full(mean.shape[1], self.num_latents + len(of)), where))
+                variances.append(open_[None])
+                of.append(j)
+        basis, owner, places = (np.concatenate(columns, -1) for columns in zip(*parts, strict=True))
+        dtype = new_inputs.dtype
+        return jnp.asarray(basis, dtype), owner, jnp.asarray(np.concatenate(variances), dtype), places, of
 
 
 def _observed(observe, states: Float[Array, "*draw state"]) -> Float[Array, "*draw time latent"]:
@@ -196,12 +269,13 @@ def latent_features(
     max_rank: int = 2000,
     tolerance: float | None = None,
     states: bool = True,
+    unknown: Mapping[tuple[int, ...], UnknownScale] | None = None,
 ) -> Features:
     """The features of all latents at ``inputs``, in float64 NumPy arrays, and the states of those without a low rank.
 
     ``tolerance`` is relative (None: 1e-10 in float64, 1e-5 in float32). A covariance of one-dimensional inputs whose
     rank is above 64 and an eighth of the times (256 at most) has states for its Markov terms, if the precision can
-    tell them apart and ``states`` is true.
+    tell them apart and ``states`` is true. ``unknown`` are unknown scales, by the latents that have each.
     """
     if tolerance is None:
         tolerance = 1e-10 if jnp.finfo(inputs.dtype).bits == 64 else 1e-5
@@ -209,14 +283,24 @@ def latent_features(
     times = np.unique(np.asarray(inputs, np.float64))
     factors: list[tuple] = []
     markovian: list[int] = []
+    of_latent = {j: scale for latents, scale in (unknown or {}).items() for j in latents}
     for j, (covariance, name) in enumerate(zip(covariances, names, strict=True)):
         factor = partial(choose_pivots, inputs=inputs, tolerance=tolerance, name=name)
         markov, others = markov_terms(covariance) if states and inputs.ndim == 1 else ([], [covariance])
+        scale = of_latent.get(j)
+        most = max_rank
+        if scale is not None:
+            covariance = Averaged(along(covariance, scale))
+            factor = partial(factor, tolerance=tolerance / len(scale.grid.values))
+            markov, most = markov if not others else [], MOST_HELD
         try:
-            factors.append(factor(covariance, max_rank=low_rank if markov else max_rank))
-        except RankError:
+            factors.append(factor(covariance, max_rank=low_rank if markov else most))
+        except RankError as error:
             if not markov:
-                raise
+                raise error if scale is None else RankError(
+                    f"latent {name!r}: its unknown scale needs more than {MOST_HELD} features on {len(inputs)} inputs; "
+                    "narrow its range, or give a rough and a smooth term a latent each"
+                ) from None
             if not states_resolve(markov, times, inputs.dtype):
                 factors.append(factor(covariance, max_rank=max_rank))
                 continue
@@ -224,7 +308,7 @@ def latent_features(
             factors.append(
                 factor(reduce(add, others), max_rank=max_rank) if others else (np.zeros(0, int), np.zeros((0, 0)))
             )
-    return assemble(covariances, inputs, factors, markovian)
+    return assemble(covariances, inputs, factors, markovian, unknown)
 
 
 def assemble(
@@ -232,19 +316,30 @@ def assemble(
     inputs: Float[Array, "time *column"],
     factors: Sequence[tuple[Int[np.ndarray, " rank"], Float[np.ndarray, "rank rank"]]],
     markovian: Sequence[int],
+    unknown: Mapping[tuple[int, ...], UnknownScale] | None = None,
 ) -> Features:
     """Features of known ``factors``, each latent's pivots and Cholesky factor there; ``markovian`` ones have states."""
     times = np.asarray(inputs, np.float64)
     rest: list[Any] = list(covariances)
     terms: dict[int, Sequence[Quasisep]] = {}
+    for latents, scale in (unknown or {}).items():
+        for j in latents:
+            rest[j] = Averaged(along(covariances[j], scale))
     for j in markovian:
         terms[j], others = markov_terms(covariances[j])
         rest[j] = reduce(add, others) if others else None
+    distinct = np.unique(times)
+    families = []
+    for latents, scale in (unknown or {}).items():
+        pivots, tril = factors[latents[0]]
+        state_times = distinct if latents[0] in markovian else None
+        families.append(family(covariances[latents[0]], scale, latents, inputs[pivots], tril, state_times))
     return Features(
         pivots=[pivots for pivots, _ in factors],
         pivot_tril=[tril for _, tril in factors],
         rest=rest,
         times=times,
         terms=terms,
-        space=state_space(terms, np.unique(times)) if terms else None,
+        space=state_space(terms, distinct) if terms else None,
+        families=tuple(families),
     )

@@ -22,7 +22,7 @@ from alps_ppl.gibbs.statistics import Statistics, statistics
 from alps_ppl.gibbs.sweep import STARTS, ALPSGibbsState, first_state, sweep_chains
 from alps_ppl.gibbs.target import Plan, members
 from alps_ppl.model.alps import ALPS
-from alps_ppl.model.covariances import equal_covariance_groups
+from alps_ppl.model.scales import LARGEST_DRIFT, MOST_POINTS, UnknownScale, is_period, num_points
 
 # What a user may choose among; a sweep draws the latents, H and what is learnt in any case.
 CHOICE = tuple(name for name, move in MOVES.items() if not move.always)
@@ -123,12 +123,14 @@ class ALPSGibbs(MCMCKernel):
     def bind(self, inputs: Any, y: Any) -> None:
         """Check the data, and choose the features that they need: ``features``, ``plan`` and ``stats`` from here on."""
         self.inputs, self.y = self.model.check_data(inputs, y)
+        _check_scales(self.model, self.inputs)
         self.features: Features = latent_features(
             self.model.covariances,
             self.inputs,
             names=self.model.latents,
             max_rank=self.max_rank,
             tolerance=self.tolerance,
+            unknown=by_latents(self.model),
         )
         moves = _chosen_moves(self.moves, self.model, self.features)
         has_private, layout = self.model.private_memory is not None, self.features.layout
@@ -137,8 +139,15 @@ class ALPSGibbs(MCMCKernel):
         memories = tuple(np.flatnonzero(weights > FEW_WEIGHTS).tolist()) if has_private else ()
         if not memories or not self.model.learns_noise:
             moves = tuple(name for name in moves if name != "hand_over")
+        if not self.model.unknown_scales:
+            moves = tuple(name for name in moves if name != "unknown_scale")
         self.plan = Plan(moves, layout, _equal_pairs(self.model), private_states, memories)
-        self.stats = statistics(self.features, self.y, self.model.private_memory)
+        self.stats = statistics(
+            self.features,
+            self.y,
+            self.model.private_memory,
+            [unknown.grid.log_prior for unknown in self.model.unknown_scales.values()],
+        )
         _warn_if_imprecise(self.model, self.stats)
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
@@ -169,8 +178,17 @@ class ALPSGibbs(MCMCKernel):
         return sweep_chains(self.plan, self.model, self.stats, state)
 
     def postprocess_fn(self, model_args, model_kwargs):
-        """From a draw of the latents' gates to a draw of the site ``b``."""
-        return lambda z: {**z, "b": z["b"][self.model.first]}
+        """From a draw of the latents' gates to a draw of the site ``b``, and from points to unknown scales."""
+        return self.to_sites
+
+    def to_sites(self, z: dict[str, Array]) -> dict[str, Array]:
+        """Draws of a state's ``z`` with those of the program's sites."""
+        model = self.model
+        scales = {
+            site: jnp.asarray(unknown.grid.values, self.y.dtype)[z["scales"][..., k]]
+            for k, (site, unknown) in enumerate(zip(model.scale_sites, model.unknown_scales.values(), strict=True))
+        }
+        return {**z, "b": z["b"][..., model.first], **scales}
 
     def get_diagnostics_str(self, state):
         """For the progress bar."""
@@ -208,6 +226,7 @@ class ALPSGibbs(MCMCKernel):
         sizes |= {"x": (len(model.latents), len(self.inputs))}
         sizes |= {"noise_variance": (len(model.outputs),)} if model.learns_noise else {}
         sizes |= {"inclusion_prob": ()} if model.learns_inclusion else {}
+        sizes |= {"scales": (len(model.unknown_scales),)} if model.unknown_scales else {}
         sizes |= {} if model.private_memory is None else {"memory": (len(model.outputs),)}
         if not set(sites) <= set(sizes):
             raise ValueError(f"init_params: expected some of {list(sizes)}, got {sorted(sites)}")
@@ -228,6 +247,8 @@ class ALPSGibbs(MCMCKernel):
             }.get(name, ("finite numbers", np.isfinite))
             if not np.all(right(np.asarray(value))):
                 raise ValueError(f"init_params: expected {name} to hold {wanted}")
+        if model.unknown_scales:
+            sites.pop("x", None)  # what its weights are depends on the scales; the first sweep draws it
         if "x" in sites:
             sites["weights"] = self.features.weights(jnp.asarray(sites.pop("x")))
         return sites
@@ -259,9 +280,37 @@ def _warn_if_imprecise(model: ALPS, stats: Statistics) -> None:
         )
 
 
+def by_latents(model: ALPS) -> dict[tuple[int, ...], UnknownScale]:
+    """The unknown scales by their latents' places."""
+    return {
+        tuple(j for j, of in enumerate(model.copy_of) if of == name): unknown
+        for name, unknown in model.unknown_scales.items()
+    }
+
+
+def _check_scales(model: ALPS, inputs: Array) -> None:
+    """A ValueError for unknown scales that these inputs, or this precision, can't have."""
+    if not model.unknown_scales:
+        return
+    if inputs.dtype != jnp.float64:
+        raise ValueError("covariance_ranges: an unknown scale needs 64-bit; call numpyro.enable_x64() first")
+    for name, (path, grid) in model.unknown_scales.items():
+        if not is_period(model.covariances[model.copy_of.index(name)], path):
+            continue
+        values = np.asarray(grid.values)
+        low, high, span = values[0], values[-1], float(np.ptp(inputs))
+        needed = num_points(low, high, span, is_period=True)
+        if (1 / low - 1 / high) / (len(values) - 1) * span > LARGEST_DRIFT:
+            remedy = f"give (low, high, {needed})" if needed <= MOST_POINTS else "narrow the range"
+            raise ValueError(
+                f"covariance_ranges[{name!r}]: {len(values)} points from {low:g} to {high:g} are too few for a series "
+                f"of length {span:g}: from one point to the next, a cycle drifts by more than 1/16; {remedy}"
+            )
+
+
 def _equal_pairs(model: ALPS) -> tuple[tuple[int, int], ...]:
     """The pairs of gates whose latents have equal covariances: they can change places."""
-    group = equal_covariance_groups(model.covariances)
+    group = model.covariance_groups
     of_gate = [[group[j] for j in gate] for gate in members(model)]
     return tuple((g, h) for g, h in combinations(range(len(of_gate)), 2) if of_gate[g] == of_gate[h])
 

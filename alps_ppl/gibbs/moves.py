@@ -20,6 +20,7 @@ from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs.gaussians import PrecisionNormal
 from alps_ppl.gibbs.handover import hand_over
 from alps_ppl.gibbs.randomness import RandomNumbers, categorical, index
+from alps_ppl.gibbs.scales import unknown_scale
 from alps_ppl.gibbs.statistics import residual_statistics
 from alps_ppl.gibbs.target import Chain, Move, Target, alike, log_prior
 
@@ -225,7 +226,7 @@ def noise(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     if model.private_memory is None:
         squares = c.residual_sum_squares(stats, target.moments(chain), chain.H, chain.b)
     else:
-        residuals: Any = residual_statistics(stats, chain.weights, chain.H, chain.b)
+        residuals: Any = residual_statistics(target.at_scales(chain), chain.weights, chain.H, chain.b)
         points = c.memory_conditional(residuals, model.noise_variance)
         memory = categorical(points.probs, random.uniform["noise"])
         memory = jnp.where(jnp.isnan(target.own_variance), memory, jnp.argmin(model.private_memory.share))
@@ -243,7 +244,7 @@ def noise(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
 def exchange(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     """Two gates whose latents have equal covariances change places; the priors decide (Barker's rule)."""
     model, logits = target.model, target.logits
-    H, b, weights = chain.H, chain.b, chain.weights
+    H, b, weights, scales = chain.H, chain.b, chain.weights, chain.scales
     for (g, h), u in zip(target.plan.equal_pairs, random.uniform["exchange"], strict=True):
         first, second = target.members[g], target.members[h]
         order = np.arange(len(b))
@@ -253,12 +254,21 @@ def exchange(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
         H, b = jnp.where(accept, new_H, H), jnp.where(accept, new_b, b)
         places = target.plan.layout.swapped(list(zip(first, second, strict=True)))
         weights = jnp.where(accept, weights[places], weights)
-    return chain._replace(H=H, b=b, weights=weights)
+        if scales is not None and (of := [_family_of(target, g), _family_of(target, h)])[0] is not None:
+            swapped = scales.at[jnp.array(of)].set(scales[jnp.array(of[::-1])])
+            scales = jnp.where(accept, swapped, scales)
+    return chain._replace(H=H, b=b, weights=weights, scales=scales)
+
+
+def _family_of(target: Target, gate: int) -> int | None:
+    """Which of the unknown scales is a gate's."""
+    mine = [k for k, latents in enumerate(target.plan.layout.scaled) if target.model.gate_of[latents[0]] == gate]
+    return mine[0] if mine else None
 
 
 def scale(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     """The scale that H_:j and x_j share, by independence Metropolis; the proposal is somewhat wider than the target."""
-    conditional = c.scale_conditional(target.stats, chain.H, chain.weights, target.mixing_variance)
+    conditional = c.scale_conditional(target.at_scales(chain), chain.H, chain.weights, target.mixing_variance)
     mode = conditional.laplace()
     proposal = dist.Normal(mode.loc, 1.2 * mode.scale)
     u, here = proposal.loc + proposal.scale * random.normal["scale"], jnp.zeros_like(mode.loc)
@@ -294,6 +304,7 @@ MOVES = {
         uniform=lambda n: (n.latents,),
         acceptance=lambda n: n.latents,
     ),
+    "unknown_scale": Move(unknown_scale, uniform=lambda n: (n.scales, 4), always=True),
     "latents": Move(latents, normal=lambda n: (n.plan.num_normals,), always=True),
     "gate_latent": Move(gate_latent, normal=lambda n: n.plan.layout.own_features.shape, uniform=lambda n: (n.latents,)),
     "gate": Move(gate, uniform=lambda n: (n.gates,)),

@@ -13,7 +13,7 @@ from numpyro.infer import MCMC
 
 from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, assemble, latents_at
-from alps_ppl.gibbs.kernel import ALPSGibbs
+from alps_ppl.gibbs.kernel import ALPSGibbs, by_latents
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.draws import LatentDraws, Samples
 from alps_ppl.model.memory import kalman
@@ -75,7 +75,7 @@ class GibbsFit:
         draws = {name: sites[name] for name in ("weights", "H", "memory")}
         draws |= {"b": self.model.gates(sites["b"].astype(self.y.dtype)), "s2": self.model.noise_variances(sites)}
         return _own_memories(
-            self.features.layout, self.model.private_memory, basis, self.inputs, self.y, new_inputs, draws, rng_key
+            self.features.layout.features, self.model.private_memory, basis, self.inputs, self.y, new_inputs, draws, rng_key
         )
 
     def thin(self, num_draws: int) -> dict[str, Array]:
@@ -90,12 +90,31 @@ class GibbsFit:
         sites = self.thin(num_draws)
         gated_H = self.model.gates(sites["b"].astype(new_inputs.dtype))[:, None, :] * sites["H"]
         noise = self.model.noise_variances(sites)
-        extended = LatentDraws(gated_H, noise, sites["weights"], *self.features.extend(new_inputs))
+        if self.model.unknown_scales and len(new_inputs):
+            extended = self._at_scales(sites, gated_H, noise, new_inputs)
+        else:
+            extended = LatentDraws(gated_H, noise, sites["weights"], *self.features.extend(new_inputs))
         if self.model.private_memory is None or len(new_inputs) == 0:
             return extended
         own_mean, own_variance = self._own_memories(sites, new_inputs)
         white = noise * (1 - self.model.private_memory.at(sites["memory"]).share)
         return extended._replace(noise_variance=white, own_mean=own_mean, own_variance=own_variance)
+
+    def _at_scales(self, sites: dict[str, Array], gated_H: Array, noise: Array, new_inputs: Array) -> LatentDraws:
+        """Where scales are unknown, what a draw says of a latent depends on its scale: one latent for each visited."""
+        families, model = self.features.families, self.model
+        points = [
+            np.asarray(unknown.grid.nearest(sites[site]))
+            for site, unknown in zip(model.scale_sites, model.unknown_scales.values(), strict=True)
+        ]
+        visited = []
+        for k, one in enumerate(families):
+            is_on = (np.asarray(gated_H[..., one.latents[0]]) != 0).any(-1)
+            visited += [(k, int(point)) for point in np.unique(points[k][is_on])]
+        *extended, of = self.features.extend_at(new_inputs, visited)
+        chosen = [points[k] == point for k, point in visited for _ in families[k].latents]
+        further = [gated_H[..., j, None] * jnp.asarray(here)[:, None, None] for j, here in zip(of, chosen, strict=True)]
+        return LatentDraws(jnp.concatenate([gated_H, *further], -1), noise, sites["weights"], *extended)
 
     def arrays(self) -> dict[str, tuple[tuple[str, ...], Any]]:
         """What a file keeps besides the sites, {name: (dims, values)}.
@@ -105,7 +124,7 @@ class GibbsFit:
         features = self.features
         return {
             "weights": (("chain", "draw", "weight"), np.asarray(self.weights)),
-            "rank": (("latent",), np.array(features.layout.ranks)),
+            "rank": (("latent",), np.array(features.layout.features.ranks)),
             "pivots": (("feature",), np.concatenate(features.pivots)),
             "pivot_tril": (("cell",), np.concatenate([tril.ravel() for tril in features.pivot_tril])),
             "markovian": (("markov",), np.array(sorted(features.terms), np.int64)),
@@ -120,7 +139,7 @@ class GibbsFit:
         pivots = np.split(arrays["pivots"], np.cumsum(rank)[:-1])
         trils = np.split(arrays["pivot_tril"], np.cumsum(rank**2)[:-1])
         factors = [(p, tril.reshape(len(p), len(p))) for p, tril in zip(pivots, trils, strict=True)]
-        features = assemble(model.covariances, inputs, factors, arrays["markovian"].tolist())
+        features = assemble(model.covariances, inputs, factors, arrays["markovian"].tolist(), by_latents(model))
         sites, stats = ({n: jnp.asarray(v) for n, v in part.items() if n != "x"} for part in (samples, stats))
         return cls(model, inputs, y, features, sites, jnp.asarray(arrays["weights"]), stats)
 
@@ -154,9 +173,12 @@ def _own_memories(layout, grid, basis, inputs, y, new_inputs, draws, rng_key):
 
 def fit_of_draws(kernel: ALPSGibbs, draws: dict[str, Array]) -> GibbsFit:
     """The fit of a kernel's collected fields: z's, with b the gates', potential_energy and gate_prob."""
-    sites = {name: v for name, v in draws.items() if name in ("b", "H", "noise_variance", "inclusion_prob", "memory")}
+    model, features = kernel.model, kernel.features
+    names = ("b", "H", "noise_variance", "inclusion_prob", "memory", *model.scale_sites)
+    sites = {name: v for name, v in draws.items() if name in names}
     stats = {"gate_prob": draws["gate_prob"], "lp": -draws["potential_energy"]}
-    return GibbsFit(kernel.model, kernel.inputs, kernel.y, kernel.features, sites, draws["weights"], stats)
+    weights = features.held_weights(draws["weights"], draws.get("scales"))
+    return GibbsFit(model, kernel.inputs, kernel.y, features, sites, weights, stats)
 
 
 def from_mcmc(mcmc: MCMC) -> GibbsFit:
@@ -172,7 +194,7 @@ def from_mcmc(mcmc: MCMC) -> GibbsFit:
         draws = mcmc.get_samples(group_by_chain=True) | mcmc.get_extra_fields(group_by_chain=True)
     except (AssertionError, TypeError):
         raise ValueError("mcmc: it has no draws yet; call mcmc.run(rng_key, inputs, y) first") from None
-    missing = {"b", "H", "weights", "gate_prob", "potential_energy"} - set(draws)
+    missing = {"b", "H", "weights", "gate_prob", "potential_energy", *kernel.model.scale_sites} - set(draws)
     if missing:
         raise ValueError(f"mcmc: expected draws of {sorted(missing)}, too, but they weren't collected")
     if not kernel.is_bound_to(mcmc._args, mcmc._kwargs):

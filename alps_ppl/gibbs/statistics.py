@@ -5,6 +5,7 @@ sweep doesn't touch the n times; only the states of Markov latents do, once each
 cells.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from alps_ppl.gibbs.features import Features
+from alps_ppl.gibbs.families import Family
+from alps_ppl.gibbs.features import Features, Layout
 from alps_ppl.gibbs.pivots import row_slices
 from alps_ppl.model.memory import Filter, PrivateMemory, kalman
 
@@ -52,6 +54,20 @@ class PrivateStatistics(NamedTuple):
     row: Int[Array, " row"]
 
 
+class ScaleStatistics(NamedTuple):
+    """A process of an unknown scale at every point of its grid: a ``Family`` as a sweep needs it.
+
+    ``maps`` take a latent's own weights to its features'. The state space of a latent with Markov states is that of the
+    point, and ``half_log_det`` what it adds to that of all states' prior precision.
+    """
+
+    log_prior: Float[Array, " point"]
+    maps: Float[Array, "point feature rank"]
+    transition: Any = None  # (point, time, dim, dim)
+    precision: Any = None
+    half_log_det: Any = None  # (point,)
+
+
 class Statistics(NamedTuple):
     """All that a sweep needs of the data; a *pattern* is a set of outputs with the same missing cells.
 
@@ -67,6 +83,8 @@ class Statistics(NamedTuple):
     states: StateStatistics | None = None
     private: PrivateStatistics | None = None
     point: Any = None  # of the grid, where each output is: ``given``
+    scales: tuple[ScaleStatistics, ...] = ()
+    to_features: Any = None  # (feature, own weight), where scales are unknown: ``at_scales``
 
     @property
     def memory(self) -> PrivateMemory:
@@ -77,21 +95,31 @@ class Statistics(NamedTuple):
     def given(self, point: Int[Array, " output"] | None) -> "Statistics":
         """The statistics of the likelihood in which each output's own covariance is that of a point of the grid."""
         if self.private is None:
-            return self
+            return self._of_own_weights()
         private, output = self.private, jnp.arange(len(self.pattern))
         if self.states is not None:
-            return self._replace(point=point)
-        return self._replace(
+            return self._of_own_weights()._replace(point=point)
+        here = self._replace(
             gram=private.gram[point, self.pattern],
             pattern=output,
             projection=private.projection[point, output],
             sum_squares=private.sum_squares[point, output],
             point=point,
         )
+        return here._of_own_weights()
+
+    def _of_own_weights(self) -> "Statistics":
+        """Of the latents' own weights at their scales in the place of the features'."""
+        M = self.to_features
+        if M is None:
+            return self
+        states = None if self.states is None else self.states._replace(phi=self.states.phi @ M)
+        return self._replace(gram=M.T @ self.gram @ M, projection=self.projection @ M, states=states, to_features=None)
 
     def split(self, weights: Float[Array, " weight"]) -> tuple[Array, Array]:
-        """The features' weights, and the states (time, dim)."""
-        r, dim = self.projection.shape[-1], 1 if self.states is None else self.states.observe.shape[-1]
+        """The latents' own weights of features, and the states (time, dim)."""
+        M, dim = self.to_features, 1 if self.states is None else self.states.observe.shape[-1]
+        r = self.projection.shape[-1] if M is None else M.shape[-1]
         return weights[:r], weights[r:].reshape(-1, dim)
 
 
@@ -102,10 +130,48 @@ class Moments(NamedTuple):
     xy: Float[Array, "output latent"]  # x_j^T y_i
 
 
-def statistics(
-    features: Features, y: Float[Array, "time output"], private_memory: PrivateMemory | None = None
+def at_scales(
+    stats: Statistics, layout: Layout, points: Int[Array, " scaled"], opened: int | None = None
 ) -> Statistics:
-    """The sufficient statistics, summed in float64 and returned in ``y``'s precision."""
+    """The statistics where unknown scales are at these points of their grids.
+
+    With ``opened``, the number of a process with an unknown scale, its latents' weights are those of its features.
+    """
+    if not layout.scaled:
+        return stats
+    blocks = [jnp.eye(held, dtype=stats.gram.dtype) for held in layout.held]
+    states = stats.states
+    for k, (latents, scale) in enumerate(zip(layout.scaled, stats.scales, strict=True)):
+        for j in latents:
+            if k != opened:
+                blocks[j] = scale.maps[points[k]]
+            if scale.transition is not None:
+                assert states is not None
+                own = np.flatnonzero(np.array(layout.state_owner) == j)
+                here = (slice(None), slice(own[0], own[-1] + 1), slice(own[0], own[-1] + 1))
+                states = states._replace(
+                    transition=states.transition.at[here].set(scale.transition[points[k]]),
+                    precision=states.precision.at[here].set(scale.precision[points[k]]),
+                    half_log_det=states.half_log_det + scale.half_log_det[points[k]],
+                )
+    owner = np.repeat(np.arange(len(blocks)), [block.shape[1] for block in blocks])
+    return stats._replace(
+        states=states,
+        to_features=jax.scipy.linalg.block_diag(*blocks),
+        owner=jnp.asarray(np.concatenate([owner, layout.features.owner[sum(layout.held) :]])),
+    )
+
+
+def statistics(
+    features: Features,
+    y: Float[Array, "time output"],
+    private_memory: PrivateMemory | None = None,
+    log_priors: Sequence[Any] = (),
+) -> Statistics:
+    """The sufficient statistics, summed in float64 and returned in ``y``'s precision.
+
+    ``log_priors`` are those of the points of each unknown scale.
+    """
     values = np.asarray(y, np.float64)
     observed = ~np.isnan(values)
     filled = np.where(observed, values, 0.0)
@@ -127,6 +193,25 @@ def statistics(
         owner=jnp.asarray(features.owner),
         states=_state_statistics(features, patterns, filled, array) if features.space is not None else None,
         private=private_memory and _private_statistics(features, patterns, pattern, filled, private_memory, array),
+        scales=tuple(
+            _scale_statistics(one, logs, features, array)
+            for one, logs in zip(features.families, log_priors, strict=True)
+        ),
+    )
+
+
+def _scale_statistics(one: Family, log_prior, features: Features, array) -> ScaleStatistics:
+    scale = ScaleStatistics(array(log_prior), array(one.maps))
+    if not one.has_states:
+        return scale
+    space: Any = features.space
+    own = space.owner == one.latents[0]
+    now = 0.5 * np.linalg.slogdet(space.precision[:, own][..., own])[1].sum()
+    half_log_det = [0.5 * np.linalg.slogdet(at.precision)[1].sum() - now for at in one.spaces]
+    return scale._replace(
+        transition=array(np.stack([at.transition for at in one.spaces])),
+        precision=array(np.stack([at.precision for at in one.spaces])),
+        half_log_det=array(half_log_det),
     )
 
 
@@ -229,6 +314,7 @@ def residual_statistics(
     w, states = stats.split(weights)
     gated = H * b
     v = gated[:, stats.owner[: len(w)]] * w  # f_i = Phi v_i
+    v = v if stats.to_features is None else v @ stats.to_features.T
     if stats.states is None:
 
         def of_output(output):

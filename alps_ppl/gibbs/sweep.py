@@ -30,6 +30,7 @@ UNIFORMS = (
     "scale",
     "noise",
     "hand_over",
+    "unknown_scale",
 )
 # How many entries the chains' matrices may have side by side. With more, XLA's program can wait for ever (jaxlib
 # 0.10.2, two cores): of one latent, four chains of 116 features and 16 of 60 did, two of 116 didn't.
@@ -40,7 +41,8 @@ STARTS = ("held", "prior", "dispersed", "off", "on")
 class ALPSGibbsState(NamedTuple):
     """What moves from sweep to sweep; the data's statistics are arguments of the compiled sweep.
 
-    ``z``: b (latent), H, the latents' weights and, where they are learnt, noise_variance, inclusion_prob and memory.
+    ``z``: b (latent), H, the latents' weights and, where they are learnt, noise_variance, inclusion_prob, memory
+    and ``scales``, the points of unknown scales.
     ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents; NaN
     before the first sweep. ``gate_prob`` (gate,) is the probability with which the sweep drew each gate on: its mean
     over the draws estimates the inclusion probability with less Monte Carlo error than the mean of ``b``.
@@ -75,7 +77,7 @@ def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> 
     held = jnp.array([0.5, 0.2], dtype)[jnp.argmax(state.white_sweeps > 0)] * variance
     own_variance = jnp.where((state.white_sweeps > 0).any() & (variance > 0), held, jnp.nan)
     target = Target(plan, model, stats, logits, own_variance)
-    learnt = z.get("inclusion_prob"), z.get("memory")
+    learnt = z.get("inclusion_prob"), z.get("memory"), z.get("scales")
     chain = Chain(z["H"], z["b"].astype(dtype), z["weights"], model.noise_variances(z), *learnt)
     rng_key, key, gamma_key = random.split(state.rng_key, 3)
     numbers = _numbers(plan, target, key, dtype)._replace(key=gamma_key)
@@ -87,8 +89,9 @@ def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> 
     z |= {"noise_variance": chain.noise_variance} if model.learns_noise else {}
     z |= {"inclusion_prob": chain.inclusion_prob} if model.learns_inclusion else {}
     z |= {} if model.private_memory is None else {"memory": chain.memory}
+    z |= {"scales": chain.scales} if model.unknown_scales else {}
     gate_prob = jnp.nanmean(jnp.stack(chain.gate_probs), 0)
-    energy = _potential_energy(model, stats, chain)
+    energy = _potential_energy(target, chain)
     white_sweeps = state.white_sweeps.at[jnp.argmax(state.white_sweeps > 0)].add(-1)
     return ALPSGibbsState(
         z, energy, gate_prob, rng_key, jnp.maximum(state.open_sweeps - 1, 0), jnp.maximum(white_sweeps, 0)
@@ -120,7 +123,7 @@ def first_state(
     num_gates = len(model.gate_names)
     numbers = random_numbers(
         key,
-        {"H": model.mixing_variance.shape, "weights": stats.owner.shape},
+        {"H": model.mixing_variance.shape, "weights": plan.layout.owner.shape},
         {"b": (num_gates,), "prob": ()},
         dtype,
     )
@@ -140,8 +143,12 @@ def first_state(
         shape = (len(model.outputs),)
         logits = jnp.asarray(model.private_memory.log_prior)
         z["memory"] = random.categorical(random.fold_in(noise_key, 1), logits, shape=shape)
+    if model.unknown_scales:
+        keys = random.split(random.fold_in(noise_key, 2), len(stats.scales))
+        drawn = [random.categorical(key, scale.log_prior) for key, scale in zip(keys, stats.scales, strict=True)]
+        z["scales"] = jnp.stack(drawn)
     z = {name: jnp.asarray(sites.get(name, value), dtype) for name, value in z.items()}
-    z |= {name: z[name].astype(jnp.int32) for name in {"memory"} & set(z)}
+    z |= {name: z[name].astype(jnp.int32) for name in {"memory", "scales"} & set(z)}
     z["b"] = model.gates(z["b"]).astype(jnp.int32)
     unknown = jnp.full((), jnp.nan, dtype)  # the first sweep's to compute: a second of compilation
     left = jnp.asarray(open_sweeps, jnp.int32), jnp.full(2, white_sweeps // 2, jnp.int32)
@@ -152,9 +159,9 @@ def _numbers(plan: Plan, target: Target, key: Array, dtype) -> RandomNumbers:
     """What the moves of ``plan`` take."""
     model = target.model
     swaps = sum(map(len, alike(target.members)))
-    sizes = Sizes(
-        len(model.outputs), len(model.latents), len(model.gate_names), swaps, model.private_memory is not None, plan
-    )
+    has_memory = model.private_memory is not None
+    counts = len(model.outputs), len(model.latents), len(model.gate_names), swaps
+    sizes = Sizes(*counts, has_memory, len(plan.layout.scaled), plan)
     moves = {name: MOVES[name] for name in plan.moves}
     normal = {name: move.normal(sizes) for name, move in moves.items() if move.normal}
     uniform = {name: move.uniform(sizes) for name, move in moves.items() if move.uniform}
@@ -176,7 +183,8 @@ def _logits(model: ALPS, z: dict[str, Array]) -> Float[Array, " latent"]:
     return jnp.where(model.certain, logits, jax.scipy.special.logit(z["inclusion_prob"]))
 
 
-def _potential_energy(model: ALPS, stats: Statistics, chain: Chain) -> Float[Array, ""]:
+def _potential_energy(target: Target, chain: Chain) -> Float[Array, ""]:
+    model, stats = target.model, target.at_scales(chain)
     noise, weights = chain.noise_variance, chain.weights
     s = jnp.asarray(model.mixing_variance, noise.dtype)
     logits = _logits(model, {"H": chain.H, "inclusion_prob": chain.inclusion_prob})
@@ -192,6 +200,8 @@ def _potential_energy(model: ALPS, stats: Statistics, chain: Chain) -> Float[Arr
     if stats.private is not None:
         point, output = chain.memory, jnp.arange(len(noise))
         log_joint += (stats.private.memory.log_prior[point] - stats.private.half_log_det[point, output]).sum()
+    for k, scale in enumerate(stats.scales):
+        log_joint += scale.log_prior[chain.scales[k]]
     if model.learns_noise:
         log_joint += model.noise_variance.log_prob(noise).sum()
     if model.learns_inclusion:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from alps_ppl.gibbs.features import Layout
 from alps_ppl.gibbs.randomness import RandomNumbers
-from alps_ppl.gibbs.statistics import Moments, Statistics, moments
+from alps_ppl.gibbs.statistics import Moments, Statistics, at_scales, moments
 from alps_ppl.model.alps import ALPS
 
 
@@ -46,6 +46,7 @@ class Chain(NamedTuple):
     noise_variance: Float[Array, " output"]
     inclusion_prob: Any = None
     memory: Any = None  # (output,), the point of the private memory's grid
+    scales: Any = None  # (scaled,), the points of unknown scales' grids
     residual_squares: Any = None
     gate_probs: tuple[Float[Array, " gate"], ...] = ()
 
@@ -87,8 +88,12 @@ class Target(NamedTuple):
         return moments(self.given(chain), chain.weights, len(chain.b))
 
     def given(self, chain: Chain) -> Statistics:
-        """The statistics with the outputs' own covariances where the chain has them."""
-        return self.stats.given(chain.memory)
+        """The statistics with the outputs' own covariances and unknown scales where the chain has them."""
+        return self.at_scales(chain).given(chain.memory)
+
+    def at_scales(self, chain: Chain, opened: int | None = None) -> Statistics:
+        """The statistics with unknown scales where the chain has them; see ``statistics.at_scales``."""
+        return at_scales(self.stats, self.plan.layout, chain.scales, opened)
 
 
 def members(model: ALPS) -> list[list[int]]:
@@ -117,6 +122,7 @@ class Sizes(NamedTuple):
     gates: int
     swaps: int
     memory: bool
+    scales: int
     plan: Plan
 
 

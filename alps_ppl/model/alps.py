@@ -16,9 +16,10 @@ from tinygp.transforms import Subspace
 
 from alps_ppl import checks
 from alps_ppl.model import arguments
-from alps_ppl.model.covariances import Covariance, parameters, with_parameters
+from alps_ppl.model.covariances import Covariance, equal_covariance_groups, parameters, with_parameters
 from alps_ppl.model.memory import OutputNoise, PrivateMemory
 from alps_ppl.model.processes import GaussianProcess
+from alps_ppl.model.scales import OnGrid, UnknownScale
 
 # Of the relaxed program's gates (paper, App. B.7).
 PRIOR_TEMPERATURE = 0.5
@@ -67,6 +68,11 @@ class ALPS:
         ``{latent: {parameter: (low, high)}}``: positive covariance parameters that ``fit_svi`` learns within these
         bounds, from where the covariance has them; ``fit.model`` holds what it learnt. A parameter is an attribute of
         the tinygp covariance, through sums and products by a path: "scale", "kernel2.scale".
+    covariance_ranges
+        ``{latent: {parameter: (low, high)}}``: a positive covariance parameter that isn't known, a lengthscale or a
+        period, with a log-uniform prior between these; one of a latent, and copies have it together. It is the site
+        "latent.parameter", on a grid: ``(low, high, points)`` says of how many points. ``fit_gibbs`` draws it together
+        with the gate, and ``alps.scales(fit)`` is what it found; ``fit_svi`` learns it as one with bounds.
     mixing_variance
         s, the prior *variance* of H in squared output units: a number, one per output, or (output, latent).
     noise_variance
@@ -93,6 +99,7 @@ class ALPS:
         mixing_variance: float | Sequence[float] | Float[Array, "output latent"] = 1.0,
         noise_variance: float | Sequence[float] | dist.Distribution,
         covariance_bounds: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
+        covariance_ranges: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
         jitter: float | None = None,
     ):
         names, of_name = arguments.named_covariances(covariances)
@@ -109,6 +116,9 @@ class ALPS:
         self.noise_variance: Any = arguments.noise_variances(noise_variance, len(self.outputs))
         self.private_memory = arguments.private_memory(private_memory)
         self.covariance_bounds = arguments.covariance_bounds(names, of_name, covariance_bounds or {})
+        self.unknown_scales: dict[str, UnknownScale] = arguments.covariance_ranges(
+            names, of_name, covariance_ranges or {}, self.covariance_bounds
+        )
         self.jitter = None if jitter is None else checks.in_range("jitter", jitter, 0.0)
 
     def __call__(
@@ -140,6 +150,9 @@ class ALPS:
         time = numpyro.plate("time", len(inputs), dim=-2)
 
         covariances = self.learnt_covariances(self.covariance_params(inputs.dtype))
+        if self.unknown_scales:
+            grids = {name: unknown.grid for name, unknown in zip(self.scale_sites, self.unknown_scales.values(), strict=True)}
+            covariances = self.at_scales({name: numpyro.sample(name, OnGrid(grid)) for name, grid in grids.items()})
         x = numpyro.sample(
             "x",
             GaussianProcess(covariances, inputs, jitter=self.jitter),
@@ -269,6 +282,7 @@ class ALPS:
         smaller.inclusion_prob = self.inclusion_prob[keep]
         smaller.mixing_variance = self.mixing_variance[:, keep]
         smaller.covariance_bounds = {n: b for n, b in self.covariance_bounds.items() if n in smaller.copy_of}
+        smaller.unknown_scales = {n: u for n, u in self.unknown_scales.items() if n in smaller.copy_of}
         return smaller
 
     def covariance_params(self, dtype) -> dict[str, Array]:
@@ -296,6 +310,44 @@ class ALPS:
             for name, c in zip(self.copy_of, self.covariances, strict=True)
         )
 
+    @property
+    def scale_sites(self) -> tuple[str, ...]:
+        """The sites of unknown scales, "latent.parameter"."""
+        return tuple(f"{latent}.{unknown.path}" for latent, unknown in self.unknown_scales.items())
+
+    def at_scales(self, sites: Mapping[str, Array]) -> tuple[Covariance, ...]:
+        """The covariances with unknown scales from ``sites``."""
+        paths = {latent: unknown.path for latent, unknown in self.unknown_scales.items()}
+        return tuple(
+            with_parameters(c, {paths[name]: sites[f"{name}.{paths[name]}"]}) if name in paths else c
+            for name, c in zip(self.copy_of, self.covariances, strict=True)
+        )
+
+    @property
+    def covariance_groups(self) -> list[int]:
+        """A group number for each latent, the same for latents of equal covariance and equal range."""
+        of_range = [
+            None if (unknown := self.unknown_scales.get(name)) is None else np.asarray(unknown.grid.values).tobytes()
+            for name in self.copy_of
+        ]
+        keys = list(zip(equal_covariance_groups(self.covariances), of_range, strict=True))
+        return [list(dict.fromkeys(keys)).index(key) for key in keys]
+
+    def with_bounds(self) -> "ALPS":
+        """The model whose unknown scales are covariance_bounds, from the middle of their range, as SVI learns them."""
+        if not self.unknown_scales:
+            return self
+        learning = copy(self)
+        grids = {name: np.asarray(unknown.grid.values, float) for name, unknown in self.unknown_scales.items()}
+        middle = {
+            f"{name}.{unknown.path}": float(np.sqrt(grids[name][0] * grids[name][-1]))
+            for name, unknown in self.unknown_scales.items()
+        }
+        learning.covariances = self.at_scales(middle)
+        bounds = {n: {u.path: (float(grids[n][0]), float(grids[n][-1]))} for n, u in self.unknown_scales.items()}
+        learning.covariance_bounds, learning.unknown_scales = self.covariance_bounds | bounds, {}
+        return learning
+
     def with_learnt(self, params: Mapping[str, Array]) -> "ALPS":
         """The model whose covariances have the parameters learnt in ``params``, with none left to learn."""
         if not self.covariance_bounds:
@@ -308,19 +360,22 @@ class ALPS:
     def tree_flatten(self):
         """The priors' numbers, and what a program is compiled for: names, gates, inclusion_prob, bounds, jitter."""
         numbers = (self.covariances, self.mixing_variance, self.noise_variance, self.inclusion_prior)
-        numbers += (self.private_memory,)
+        numbers += (self.private_memory, tuple(unknown.grid for unknown in self.unknown_scales.values()))
+        paths = tuple((name, unknown.path) for name, unknown in self.unknown_scales.items())
         bounds = tuple((name, tuple(by_path.items())) for name, by_path in self.covariance_bounds.items())
         shape = (self.latents, self.copy_of, self.outputs, self.gate_names, tuple(self.gate_of.tolist()))
-        return numbers, (*shape, tuple(self.inclusion_prob.tolist()), bounds, self.jitter)
+        return numbers, (*shape, tuple(self.inclusion_prob.tolist()), bounds, paths, self.jitter)
 
     @classmethod
     def tree_unflatten(cls, shape, numbers) -> "ALPS":
         """The model again, its numbers perhaps traced."""
         model = object.__new__(cls)
         model.covariances, model.mixing_variance, model.noise_variance, model.inclusion_prior, *rest = numbers
-        (model.private_memory,) = rest
-        model.latents, model.copy_of, model.outputs, model.gate_names, gate_of, inclusion_prob, bounds, jitter = shape
-        model.jitter = jitter
+        model.private_memory, grids = rest
+        model.latents, model.copy_of, model.outputs, model.gate_names, gate_of, inclusion_prob, *rest = shape
+        bounds, paths, model.jitter = rest
+        named = zip(paths, grids, strict=True)
+        model.unknown_scales = {name: UnknownScale(path, grid) for (name, path), grid in named}
         model.gate_of, model.inclusion_prob = np.array(gate_of), np.array(inclusion_prob)
         model.covariance_bounds = {name: dict(by_path) for name, by_path in bounds}
         return model

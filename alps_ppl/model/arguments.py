@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from alps_ppl.checks import in_range, instance, numbers, positive, short, whole_number
 from alps_ppl.model.covariances import Covariance, parameters
 from alps_ppl.model.memory import PrivateMemory
+from alps_ppl.model.scales import MOST_POINTS, UnknownScale, is_period, num_points, scale_grid
 
 
 def named_covariances(covariances: Any) -> tuple[tuple[str, ...], tuple[Covariance, ...]]:
@@ -160,4 +161,42 @@ def covariance_bounds(
                 f"starts, between them, got {short(pair)}"
             )
         checked.setdefault(latent, {})[path] = (float(edges[0]), float(edges[1]))
+    return checked
+
+
+# Of a period over a range without a number of points: a fit says where these are too few.
+POINTS_OF_A_PERIOD = 200
+
+
+def covariance_ranges(
+    latents: Sequence[str],
+    covariances: Sequence[Covariance],
+    ranges: Mapping[str, Mapping[str, Any]],
+    bounds: Mapping[str, Any],
+) -> dict[str, UnknownScale]:
+    """``{latent: its unknown scale}`` from ``{latent: {parameter: (low, high) or (low, high, points)}}``."""
+    instance("covariance_ranges", ranges, Mapping, "{latent: {parameter: (low, high)}}")
+    known = dict(zip(latents, covariances, strict=True))
+    checked: dict[str, UnknownScale] = {}
+    for latent, by_path in ranges.items():
+        instance(f"covariance_ranges[{latent!r}]", by_path, Mapping, "{parameter: (low, high)}")
+        if latent not in known or len(by_path) != 1 or latent in bounds:
+            raise ValueError(
+                f"covariance_ranges[{latent!r}]: expected one parameter of one of the latents {list(latents)}, none of "
+                f"which has covariance_bounds, too, got {short(dict(by_path))}"
+            )
+        ((path, given),) = by_path.items()
+        name = f"covariance_ranges[{latent!r}][{path!r}]"
+        if path not in (paths := parameters(known[latent])) or np.ndim(paths[path]):
+            raise ValueError(f"{name}: expected one of its covariance's parameters, {list(paths)}")
+        edges = numbers(name, given)
+        if edges.shape not in ((2,), (3,)) or not 0 < edges[0] < edges[1] < np.inf:
+            raise ValueError(f"{name}: expected (low, high) or (low, high, points), positive, got {short(given)}")
+        low, high = map(float, edges[:2])
+        periodic = is_period(known[latent], path)
+        enough = POINTS_OF_A_PERIOD if periodic else num_points(low, high, 0.0, is_period=False)
+        points = edges[2] if len(edges) == 3 else enough
+        if points != int(points) or not 2 <= points <= MOST_POINTS:
+            raise ValueError(f"{name}: expected a whole number of points from 2 to {MOST_POINTS}, got {points:g}")
+        checked[latent] = UnknownScale(path, scale_grid(low, high, int(points), is_period=periodic))
     return checked

@@ -12,7 +12,7 @@ from numpyro.infer import Predictive, log_likelihood
 
 from alps_ppl import checks
 from alps_ppl.model.alps import ALPS
-from alps_ppl.model.covariances import equal_covariance_groups, period_of
+from alps_ppl.model.covariances import period_of
 from alps_ppl.results.fits import Fit, check_finite, check_fit, time_coordinate
 
 # What a function takes that reads one tree of each engine.
@@ -148,7 +148,7 @@ def prior_any(model: ALPS, latents: Sequence[int] | np.ndarray) -> float:
 
 def _prior(model: ALPS) -> dict[str, np.ndarray]:
     # Processes whose latents have equal covariances, one by one, are alike.
-    of_latent = equal_covariance_groups(model.covariances)
+    of_latent = model.covariance_groups
     alike = [tuple(of_latent[k] for k in np.flatnonzero(model.gate_of == g)) for g in model.gate_of]
     group = np.array([list(dict.fromkeys(alike)).index(key) for key in alike])
     prior = {

@@ -1,0 +1,122 @@
+"""Unknown scales: a lengthscale or a period of a covariance that is drawn from a range, in the place of a number.
+
+The range is a grid. A lengthscale's points differ by a ratio, since its evidence is smooth in its logarithm; a period's
+are evenly spread in frequency, since two periods are told apart by how far they drift over the whole series. The prior
+is log-uniform on either.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, Int
+from numpyro.distributions import constraints
+from tinygp import kernels
+
+from alps_ppl.model.covariances import Covariance, with_parameters
+
+# From one lengthscale to the next, a ratio.
+RATIO = 1.2
+# From one period to the next, so many cycles of drift over the series: what is drawn, and what is the most.
+DRIFT, LARGEST_DRIFT = 1 / 64, 1 / 16
+MOST_POINTS = 4_000
+PERIODIC = (kernels.Cosine, kernels.ExpSineSquared)
+
+
+class ScaleGrid(NamedTuple):
+    """The points of an unknown scale in the inputs' unit, and the log prior of each."""
+
+    values: Any  # (point,) arrays, NumPy's or JAX's
+    log_prior: Any
+
+    def nearest(self, value: Float[Array, "*batch"]) -> Int[Array, "*batch"]:
+        """The point of each value."""
+        logs = jnp.log(jnp.asarray(self.values))
+        return jnp.argmin(jnp.abs(logs - jnp.log(jnp.asarray(value))[..., None]), -1).astype(jnp.int32)
+
+
+class UnknownScale(NamedTuple):
+    """A latent's parameter, by its path in the covariance, and its grid."""
+
+    path: str
+    grid: ScaleGrid
+
+
+def scale_grid(low: float, high: float, points: int, *, is_period: bool) -> ScaleGrid:
+    """``points`` of them from low to high, log-uniform."""
+    values = 1 / np.linspace(1 / low, 1 / high, points) if is_period else np.geomspace(low, high, points)
+    weights = np.gradient(np.log(values))
+    return ScaleGrid(values, np.log(weights / weights.sum()))
+
+
+def is_period(covariance: Covariance, path: str) -> bool:
+    """Whether a parameter is a period."""
+    owner: Any = covariance
+    for part in path.split(".")[:-1]:
+        owner = getattr(owner, part)
+    return isinstance(owner, PERIODIC) and path.split(".")[-1] == "scale"
+
+
+def num_points(low: float, high: float, span: float, *, is_period: bool) -> int:
+    """How many points a range needs over a series of this span."""
+    if is_period:
+        return max(2, math.ceil((1 / low - 1 / high) * span / DRIFT) + 1)
+    return max(2, math.ceil(math.log(high / low) / math.log(RATIO)) + 1)
+
+
+def along(covariance: Covariance, unknown: UnknownScale) -> Covariance:
+    """The covariances at all points, stacked leaf by leaf."""
+    values = jnp.asarray(unknown.grid.values)
+    one = with_parameters(covariance, {unknown.path: jnp.zeros(())})
+    stacked = jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (len(values), *jnp.shape(leaf))), one)
+    return with_parameters(stacked, {unknown.path: values})
+
+
+class Averaged(kernels.Kernel):
+    """The mean of the covariances at all points of an unknown scale: its features resolve every one of them."""
+
+    each: Covariance
+
+    def evaluate(self, X1, X2):
+        """K(t, t')."""
+        return jax.vmap(lambda covariance: covariance.evaluate(X1, X2))(self.each).mean()
+
+
+class _OnPoints(constraints.Constraint):
+    """Some of finitely many numbers."""
+
+    is_discrete = True
+
+    def __call__(self, x):
+        return x > 0
+
+    def feasible_like(self, prototype):
+        return jnp.ones_like(prototype)
+
+    def tree_flatten(self):
+        return (), ((), {})
+
+    def __eq__(self, other):
+        return isinstance(other, _OnPoints)
+
+
+class OnGrid(dist.Distribution):
+    """An unknown scale's prior: one of the grid's values. A value counts as the nearest point."""
+
+    support = _OnPoints()
+    pytree_data_fields = ("values", "log_prior")
+
+    def __init__(self, grid: ScaleGrid, *, validate_args=None):
+        self.values, self.log_prior = jnp.asarray(grid.values), jnp.asarray(grid.log_prior)
+        super().__init__((), (), validate_args=validate_args)
+
+    def sample(self, key, sample_shape=()):
+        return self.values[jax.random.categorical(key, self.log_prior, shape=sample_shape)]
+
+    def log_prob(self, value):
+        return self.log_prior[ScaleGrid(self.values, self.log_prior).nearest(value)]
+
