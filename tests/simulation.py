@@ -1,7 +1,8 @@
 """The program simulated, for tests of the whole sampler: its prior's exact moments, and sweeps on data that change.
 
 Two latents share a covariance (they can change places) but not their priors; cells are missing; the noise is learnt.
-With ``memory``, the third latent has two copies, and each output a private memory.
+With ``memory``, the third latent has two copies, and each output a private memory; with ``unknown``, all covariances
+have an unknown scale besides.
 """
 
 import functools
@@ -21,6 +22,7 @@ import alps_ppl as alps
 from alps_ppl.gibbs import features
 from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.sweep import sweep
+from alps_ppl.model.covariances import with_parameters
 from alps_ppl.model.memory import OutputNoise, PrivateMemory
 
 TIMES = np.array([0.0, 0.6, 1.5, 2.1, 4.0])
@@ -31,11 +33,16 @@ NOISE_PRIOR = (3.0, 1.0)
 MEMORY = PrivateMemory(np.array([0.0, 0.6, 0.95]), np.array([1.0, 0.8, 3.0]), np.log([0.5, 0.3, 0.2]))
 
 
-def small_model(memory=False):
+RANGES = {"a": {"scale": (0.3, 4.0, 3)}, "b": {"scale": (0.3, 4.0, 3)}, "c": {"scale": (0.7, 5.0, 4)}}
+
+
+def small_model(memory=False, unknown=False):
     """Three latents of two outputs, all priors unequal."""
     more = {"copies": {"c": 2}, "private_memory": MEMORY} if memory else {}
+    more |= {"covariance_ranges": RANGES} if unknown else {}
+    third = kernels.ExpSquared(scale=1.5) if unknown else alps.linear_periodic(2.5)
     return alps.ALPS(
-        {"a": kernels.Exp(scale=1.0), "b": kernels.Exp(scale=1.0), "c": alps.linear_periodic(2.5)},
+        {"a": kernels.Exp(scale=1.0), "b": kernels.Exp(scale=1.0), "c": third},
         2,
         inclusion_prob=[0.3, 0.5, 0.8],
         mixing_variance=[[1.0, 0.5, 2.0], [0.7, 1.5, 0.3]],
@@ -61,22 +68,27 @@ def own_precisions():
 
 
 @functools.cache
-def _draws_of_the_program(memory):
-    draw = Predictive(small_model(memory), num_samples=20_000, parallel=True)
+def _draws_of_the_program(memory, unknown):
+    draw = Predictive(small_model(memory, unknown), num_samples=20_000, parallel=True)
     return jax.jit(lambda key: draw(key, TIMES))(random.key(20261128))
 
 
-def prior(key, num, memory=False):
+def prior(key, num, memory=False, unknown=False):
     """The program's own draws of all its sites, y included: ``num`` of a pool, since tracing it takes seconds."""
     chosen = random.choice(key, 20_000, (num,), replace=False)
-    return {name: value[chosen] for name, value in _draws_of_the_program(memory).items()}
+    sites = {name: value[chosen] for name, value in _draws_of_the_program(memory, unknown).items()}
+    if unknown:
+        grids = small_model(memory, unknown).unknown_scales.items()
+        points = [one.grid.nearest(sites[f"{name}.{one.path}"]) for name, one in grids]
+        sites["scales"] = jnp.stack(points, -1)
+    return sites
 
 
 class Simulation:
     """Sweeps of the small model, with y (time, output) as an argument of the compiled program."""
 
-    def __init__(self, moves, *, states=False, memory=False):
-        self.model = small_model(memory)
+    def __init__(self, moves, *, states=False, memory=False, unknown=False):
+        self.model = small_model(memory, unknown)
         self.kernel = alps.ALPSGibbs(self.model, moves=moves, start="prior")
         # With states, the two rough latents have Markov states and the third has features.
         with mock.patch.object(features, "LOW_RANK", 2 if states else features.LOW_RANK):
@@ -86,9 +98,14 @@ class Simulation:
 
     def states(self, key, num, sites=None):
         """First states of ``num`` chains, at ``sites`` where they are given."""
-        names = ("b", "H", "x", "noise_variance", "memory")
+        names = ("b", "H", "x", "noise_variance", "memory", "scales")
         given = {name: sites[name] for name in names if name in sites} if sites else None
-        return self.kernel.first_states(random.split(key, num), 0, given)
+        state = self.kernel.first_states(random.split(key, num), 0, given)
+        if given and "scales" in given:  # what x's own weights are is ill-conditioned; y comes after them
+            features = sum(self.kernel.plan.layout.ranks)
+            weights = state.z["weights"].at[:, :features].set(random.normal(random.fold_in(key, 1), (num, features)))
+            state = state._replace(z=state.z | {"weights": weights})
+        return state
 
     def sweep(self, state, y):
         """One sweep of a single chain given y: of the statistics, only the y-part changes with it."""
@@ -123,7 +140,8 @@ class Simulation:
     def sites(self, state):
         """The program's sites and f (time, output)."""
         z = state.z
-        x = self.kernel.features.latents(z["weights"], self.phi)
+        held = self.kernel.features.held_weights(z["weights"], z.get("scales"))
+        x = self.kernel.features.latents(held, self.phi)
         return {**z, "x": x, "f": (x.T * z["b"]) @ z["H"].T}
 
 
@@ -167,6 +185,11 @@ def summaries(sites, y):
     if "memory" in sites:
         point = jax.nn.one_hot(sites["memory"], 3)
         found = {"memory": point, "memory log noise": point * log_noise[:, None], "memory f^2": point * (f**2).T[:, :1]}
+    if "scales" in sites:
+        scale = [jax.nn.one_hot(k, size) for k, size in zip(sites["scales"], (3, 3, 4), strict=True)]
+        parts = zip(scale, b[:3], x[:3, 0] * x[:3, 1], strict=True)
+        found |= {f"scale {j}": jnp.stack([at, gate * at, lag * at]) for j, (at, gate, lag) in enumerate(parts)}
+        found["scale f^2"] = jnp.outer(scale[2], f[0] ** 2)
     return found | {
         "b": b,
         "b b'": jnp.stack([b[0] * b[1], b[0] * b[2], b[1] * b[2]]),
@@ -184,21 +207,32 @@ def summaries(sites, y):
 
 
 @functools.cache
-def prior_means(memory=False):
+def prior_means(memory=False, unknown=False):
     """The exact means of ``summaries`` (and of the gates' probabilities) when y is drawn too."""
-    model = small_model(memory)
+    model = small_model(memory, unknown)
     prob, s = model.inclusion_prob, model.mixing_variance
     variance, lagged = np.ones((len(prob), 5)), np.ones((len(prob), 4))
-    for j, covariance in enumerate(model.covariances):
-        for n in range(4):
-            lagged[j, n] = covariance.evaluate(TIMES[n], TIMES[n + 1])
+    scaled = {}
+    for j, (covariance, name) in enumerate(zip(model.covariances, model.copy_of, strict=True)):
+        at = [covariance]
+        weights = np.ones(1)
+        if unknown:
+            one = model.unknown_scales[name]
+            at = [with_parameters(covariance, {one.path: value}) for value in one.grid.values]
+            weights = np.exp(one.grid.log_prior)
+        lags = np.array([[k.evaluate(TIMES[n], TIMES[n + 1]) for n in range(4)] for k in at])
+        lagged[j] = weights @ lags
+        if unknown and j < 3:
+            scaled[f"scale {j}"] = np.stack([weights, prob[j] * weights, weights * lags[:, 0]])
+            if j == 2:
+                scaled["scale f^2"] = np.outer(weights, s @ prob)
     shape, rate = NOISE_PRIOR
     log_noise = np.log(rate) - special.digamma(shape)
     abs_H = np.sqrt(2 * s / np.pi)
-    found, half_log_det = {}, 0.0
+    found, half_log_det = scaled, 0.0
     if memory:
         point = np.exp(MEMORY.log_prior)
-        found = {"memory": np.tile(point, (2, 1)), "memory log noise": np.tile(point * log_noise, (2, 1))}
+        found |= {"memory": np.tile(point, (2, 1)), "memory log noise": np.tile(point * log_noise, (2, 1))}
         found["memory f^2"] = np.outer(s @ prob, point)
         for i in range(2):
             seen = np.ix_(OBSERVED[:, i], OBSERVED[:, i])

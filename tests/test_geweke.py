@@ -30,15 +30,18 @@ SINGLE = {move: {move} if "gate" in move else {"gate", move} for move in CHOICE}
 
 
 @functools.cache
-def program(states=False, memory=False):
+def program(states=False, memory=False, unknown=False):
     """All moves and mistakes in one compiled program: each chain's means of the test functions over its sweeps."""
     chosen = [move for move in CHOICE if not (states and move == "gate_latent")]
-    simulation = Simulation(chosen, states=states, memory=memory)
-    zeros = jax.tree.map(lambda mean: jnp.zeros(np.shape(mean)), prior_means(memory))
+    simulation = Simulation(chosen, states=states, memory=memory, unknown=unknown)
+    zeros = jax.tree.map(lambda mean: jnp.zeros(np.shape(mean)), prior_means(memory, unknown))
 
     @jax.jit
     def means(chains, keys, num_sweeps, moves, mistakes):
         with nullcontext() if mistakes is None else possible(mistakes), choose(moves):
+            if unknown:  # all side by side, XLA's program waited for ever
+                one = lambda both: one_chain(*both, num_sweeps)  # noqa: E731
+                return jax.lax.map(one, (chains, keys), batch_size=100)
             return jax.vmap(one_chain, (0, 0, None))(chains, keys, num_sweeps)
 
     def one_chain(state, key, num_sweeps):
@@ -55,7 +58,7 @@ def program(states=False, memory=False):
 
     def run(key, moves, mistake=None):
         keys = random.split(key, 3)
-        chains = simulation.states(keys[0], NUM_CHAINS, prior(keys[1], NUM_CHAINS, memory))
+        chains = simulation.states(keys[0], NUM_CHAINS, prior(keys[1], NUM_CHAINS, memory, unknown))
         flags = {move: jnp.asarray(move in moves) for move in chosen}
         mistakes = None if states or memory else {name: jnp.asarray(name == mistake) for name in MISTAKES}
         num_sweeps = NUM_SWEEPS_OF_A_MISTAKE if mistake else NUM_SWEEPS
@@ -64,11 +67,11 @@ def program(states=False, memory=False):
     return run
 
 
-def z_scores(means, memory=False):
+def z_scores(means, memory=False, unknown=False):
     """By test function, of the mean over chains."""
     return {
         name: (means[name].mean(0) - exact) / (means[name].std(0, ddof=1) / np.sqrt(NUM_CHAINS))
-        for name, exact in prior_means(memory).items()
+        for name, exact in prior_means(memory, unknown).items()
     }
 
 
@@ -89,8 +92,8 @@ def z_scores_with(mistake, key):
     return z_scores(program()(key, {MISTAKES[mistake].move, *MISTAKES[mistake].others}, mistake))
 
 
-def keeps_the_prior(moves, states, key, memory=False):
-    scores = z_scores(program(states, memory)(key, moves), memory)
+def keeps_the_prior(moves, states, key, memory=False, unknown=False):
+    scores = z_scores(program(states, memory, unknown)(key, moves), memory, unknown)
     print(moves, "states" if states else "features", *largest(scores))
     return largest(scores)[0] < bound(scores)
 
@@ -116,6 +119,14 @@ def test_so_do_copies_and_private_memories(name, states, key):
     """Two copies of one latent, and a memory of each output's own: its point, and its share of all else."""
     moves = {"hand_over", "gate"} if name == "hand_over" else SETS[name]
     assert keeps_the_prior(moves, states, key, memory=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("states", [False, True])
+@pytest.mark.parametrize("name", ["joint_swap", "all"])
+def test_so_do_unknown_scales(name, states, key):
+    """Two rough processes of one range, which can change places, and a cycle of unknown period with two copies."""
+    assert keeps_the_prior(SETS[name], states, key, memory=True, unknown=True)
 
 
 @pytest.mark.slow

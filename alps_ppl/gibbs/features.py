@@ -19,6 +19,9 @@ from alps_ppl.gibbs.statespace import StateSpace, interpolate, markov_terms, sta
 from alps_ppl.model.covariances import Covariance
 from alps_ppl.model.scales import Averaged, UnknownScale, along
 
+# How many entries matrices may have that are factorised side by side. With more, XLA's program can wait for ever
+# (jaxlib 0.10.2, two cores): of one latent, four chains of 116 features and 16 of 60 did, two of 116 didn't.
+SIDE_BY_SIDE = 4 * 64**2
 # Up to this rank, or an eighth of the times and four times this rank, features cost less than states.
 LOW_RANK = 64
 # As many features may hold all values of an unknown scale.
@@ -49,6 +52,11 @@ class Layout(NamedTuple):
         owner = np.repeat(np.arange(len(ranks)), ranks)
         mine = np.isin(owner, self.scaled[k])
         return np.flatnonzero(mine), np.flatnonzero(~mine)
+
+    @property
+    def largest_matrix(self) -> int:
+        """As many rows has the largest matrix that a sweep factorises, of features."""
+        return max([sum(self.ranks), *(sum(map(len, self.opened(k))) for k in range(len(self.scaled)))])
 
     @property
     def owner(self) -> Int[np.ndarray, " weight"]:
@@ -126,6 +134,18 @@ class Features(NamedTuple):
                 parts[j] = jnp.einsum("...fr,...r->...f", maps[points[..., k]], parts[j])
         return jnp.concatenate([*parts, weights[..., ends[-1] :]], -1)
 
+    def own_weights(self, held: Float[Array, "*draw weight"], points: Int[Array, "*draw scaled"]) -> Array:
+        """The latents' own weights, of which ``held_weights`` makes the features' again where that is possible."""
+        if not self.families:
+            return held
+        ends = np.cumsum(self.layout.held)
+        parts = [held[..., end - rank : end] for end, rank in zip(ends, self.layout.held, strict=True)]
+        for k, one in enumerate(self.families):
+            inverses = jnp.asarray(np.linalg.pinv(one.maps, 1e-10), held.dtype)
+            for j in one.latents:
+                parts[j] = jnp.einsum("...rf,...f->...r", inverses[points[..., k]], parts[j])
+        return jnp.concatenate([*parts, held[..., ends[-1] :]], -1)
+
     @property
     def num_latents(self) -> int:
         return len(self.pivots)
@@ -169,7 +189,7 @@ class Features(NamedTuple):
         return (phi,) if self.space is None else (phi, self.observe, self.row)
 
     def weights(self, x: Float[Array, "*draw latent time"]) -> Float[Array, "*draw weight"]:
-        """The weights of latents that lie in the features' span: x_j at its pivots is L_j w_j.
+        """The features' weights of latents that lie in their span: x_j at its pivots is L_j w_j.
 
         Of the Markov latents' states, which x alone doesn't tell, the smallest that give these x.
         """

@@ -247,10 +247,11 @@ class ALPSGibbs(MCMCKernel):
             }.get(name, ("finite numbers", np.isfinite))
             if not np.all(right(np.asarray(value))):
                 raise ValueError(f"init_params: expected {name} to hold {wanted}")
-        if model.unknown_scales:
+        if model.unknown_scales and "scales" not in sites:
             sites.pop("x", None)  # what its weights are depends on the scales; the first sweep draws it
         if "x" in sites:
-            sites["weights"] = self.features.weights(jnp.asarray(sites.pop("x")))
+            held = self.features.weights(jnp.asarray(sites.pop("x")))
+            sites["weights"] = self.features.own_weights(held, jnp.asarray(sites.get("scales", 0)))
         return sites
 
 

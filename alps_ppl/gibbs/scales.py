@@ -6,10 +6,13 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from alps_ppl.gibbs import conditionals as c
+from alps_ppl.gibbs.features import SIDE_BY_SIDE
 from alps_ppl.gibbs.gaussians import PrecisionNormal
 from alps_ppl.gibbs.randomness import RandomNumbers, categorical
 from alps_ppl.gibbs.target import Chain, Target
 
+# Points are taken side by side as if there were so many chains.
+FEW_CHAINS = 4
 # How far a neighbouring point may be.
 STEPS = (-4, -3, -2, -1, 1, 2, 3, 4)
 
@@ -24,13 +27,13 @@ def unknown_scale(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     for k, scale in enumerate(target.stats.scales):
         uniforms = random.uniform["unknown_scale"][k]
         if scale.transition is None:
-            chain, here = _draw_with_gate(target, chain, k, uniforms), None
+            chain, here = draw_with_gate(target, chain, k, uniforms), None
         else:
-            chain, here = _metropolis(target, chain, k, uniforms, here)
+            chain, here = move_point(target, chain, k, uniforms, here)
     return chain
 
 
-def _draw_with_gate(target: Target, chain: Chain, k: int, uniforms: Float[Array, " 4"]) -> Chain:
+def draw_with_gate(target: Target, chain: Chain, k: int, uniforms: Float[Array, " 4"]) -> Chain:
     """(b_g, scale) | H, sigma^2, the other gates and scales, Y.
 
     With the features of g held open beside all other weights, one Schur complement leaves S and u of theirs; at a point
@@ -45,7 +48,9 @@ def _draw_with_gate(target: Target, chain: Chain, k: int, uniforms: Float[Array,
         of_point = PrecisionNormal(spread.T @ u, jnp.eye(spread.shape[1], dtype=M.dtype) + spread.T @ S @ spread)
         return of_point.log_integral
 
-    on = scale.log_prior + jax.vmap(log_evidence)(scale.maps)
+    size = len(latents) * scale.maps.shape[-1]
+    at_a_time = max(1, min(len(scale.maps), SIDE_BY_SIDE // FEW_CHAINS // size**2))
+    on = scale.log_prior + jax.lax.map(log_evidence, scale.maps, batch_size=at_a_time)
     logit = target.logits[latents[0]]
     is_held = jnp.isposinf(logit)
     off = jnp.where(is_held, -jnp.inf, 0.0)
@@ -76,7 +81,7 @@ def _border(target: Target, chain: Chain, k: int) -> tuple[Float[Array, "feature
     return last @ last.T - jnp.eye(len(mine), dtype=precision.dtype), last @ whitened[len(others) :]
 
 
-def _metropolis(target: Target, chain: Chain, k: int, uniforms: Float[Array, " 4"], here: Array | None):
+def move_point(target: Target, chain: Chain, k: int, uniforms: Float[Array, " 4"], here: Array | None):
     """The chain after a proposal of another point, and the evidence where it is then."""
     scale = target.stats.scales[k]
 

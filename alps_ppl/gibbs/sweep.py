@@ -10,6 +10,7 @@ from jax import random
 from jaxtyping import Array, Float, Int
 from numpyro.util import is_prng_key
 
+from alps_ppl.gibbs.features import SIDE_BY_SIDE
 from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
 from alps_ppl.gibbs.statistics import Statistics, weights_squares
@@ -32,9 +33,6 @@ UNIFORMS = (
     "hand_over",
     "unknown_scale",
 )
-# How many entries the chains' matrices may have side by side. With more, XLA's program can wait for ever (jaxlib
-# 0.10.2, two cores): of one latent, four chains of 116 features and 16 of 60 did, two of 116 didn't.
-SIDE_BY_SIDE = 4 * 64**2
 STARTS = ("held", "prior", "dispersed", "off", "on")
 
 
@@ -103,7 +101,7 @@ def sweep_chains(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsSta
     one = partial(sweep, plan, model, stats)
     if is_prng_key(state.rng_key):
         return one(state)
-    entries = len(state.rng_key) * sum(plan.layout.ranks) ** 2
+    entries = len(state.rng_key) * plan.layout.largest_matrix**2
     return jax.vmap(one)(state) if entries <= SIDE_BY_SIDE else jax.lax.map(one, state)
 
 

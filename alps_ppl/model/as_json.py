@@ -15,6 +15,7 @@ from tinygp.kernels import quasisep
 from alps_ppl.model import covariances
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.memory import PrivateMemory
+from alps_ppl.model.scales import ScaleGrid, UnknownScale
 
 # What ``ALPS`` is made of besides what its latents have; the names are both its arguments and its attributes.
 ARGUMENTS = ("outputs", "noise_variance", "covariance_bounds", "jitter")
@@ -32,6 +33,9 @@ def describe(model: ALPS) -> dict:
         "inclusion_prior": encode(model.inclusion_prior),
         "gate": [model.gate_names[model.gate_of[j]] for j in first],
         "mixing_variance": encode(model.mixing_variance[:, first]),
+        "unknown_scales": [
+            [name, path, encode(list(map(np.asarray, grid)))] for name, (path, grid) in model.unknown_scales.items()
+        ],
         "private_memory": None if model.private_memory is None else encode(list(map(np.asarray, model.private_memory))),
     }
     return described | {name: encode(getattr(model, name)) for name in ARGUMENTS}
@@ -53,7 +57,7 @@ def rebuild(description: dict) -> ALPS:
     members: dict[str, list[str]] = {}
     for (latent, _), gate in zip(named, description["gate"], strict=True):
         members.setdefault(gate, []).append(latent)
-    return ALPS(
+    model = ALPS(
         named,
         inclusion_prob=prob if prior is None else prior,
         always_on=[] if prior is None else [name for (name, _), p in zip(named, prob, strict=True) if p == 1],
@@ -63,6 +67,11 @@ def rebuild(description: dict) -> ALPS:
         private_memory=None if memory is None else PrivateMemory(*memory),
         **{name: decode(description[name]) for name in ARGUMENTS},
     )
+    # Their grids are numbers, which their arguments give to rounding only.
+    model.unknown_scales = {
+        name: UnknownScale(path, ScaleGrid(*decode(grid))) for name, path, grid in description.get("unknown_scales", [])
+    }
+    return model
 
 
 def encode(value: Any) -> Any:

@@ -54,7 +54,7 @@ def fit_svi(
     Parameters
     ----------
     model
-        The ``ALPS``.
+        The ``ALPS``; of its ``covariance_ranges`` the best points are learnt, as with ``covariance_bounds``.
     inputs, y
         (time,) or (time, column), and (time, output) with NaN for a missing cell; nothing is rescaled.
     num_inducing
@@ -88,6 +88,7 @@ def fit_svi(
     """
     checks.instance("model", model, ALPS, "an alps_ppl.ALPS")
     check_model(model)
+    model = model.with_bounds()
     inputs, y = model.check_data(inputs, y)
     optimizer, temperatures = check_settings(
         len(inputs),
