@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from alps_ppl.results.files import load, load_conversion, save
     from alps_ppl.results.inclusion import gate_diagnostics, gate_vectors, inclusion_table, num_active
     from alps_ppl.results.prediction import log_predictive_density, predict
+    from alps_ppl.results.scales import interchangeable, scales
     from alps_ppl.results.selection import inclusion_sensitivity, prune
     from alps_ppl.results.shares import variance_shares
     from alps_ppl.results.trees import to_datatree
@@ -43,6 +44,7 @@ _LAZY = {
     "results.files": "load load_conversion save",
     "results.inclusion": "gate_diagnostics gate_vectors inclusion_table num_active",
     "results.prediction": "log_predictive_density predict",
+    "results.scales": "interchangeable scales",
     "results.selection": "inclusion_sensitivity prune",
     "results.shares": "variance_shares",
     "results.trees": "to_datatree",
@@ -58,9 +60,9 @@ __all__ = [
     "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "PrivateMemory",
     "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "align_signs", "annealed_temperature", "compare_engines",
     "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics", "gate_vectors",
-    "inclusion_sensitivity", "inclusion_table", "init_from_svi", "linear", "linear_periodic", "load",
+    "inclusion_sensitivity", "inclusion_table", "init_from_svi", "interchangeable", "linear", "linear_periodic", "load",
     "load_conversion", "log_predictive_density", "num_active", "on_column", "plots", "predict",
-    "private_memory", "prune", "read_table", "relaxed_program", "save", "split_table", "to_datatree",
+    "private_memory", "prune", "read_table", "relaxed_program", "save", "scales", "split_table", "to_datatree",
     "variance_shares", "white",
 ]
 # fmt: on

@@ -10,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import reference
+import xarray as xr
 from numpyro import handlers
 from numpyro.infer import MCMC
 from numpyro.infer.util import log_density
@@ -23,6 +24,7 @@ from alps_ppl.gibbs.scales import STEPS, draw_with_gate, move_point
 from alps_ppl.gibbs.target import Chain, Target
 from alps_ppl.model.memory import PrivateMemory
 from alps_ppl.model.scales import scale_grid
+from alps_ppl.results.scales import _candidates
 
 T = np.array([3.0, 0.5, 0.9, 2.0, 2.3, 7.0, 4.4])
 SHARE, LENGTH = np.array([0.0, 0.8, 0.999]), np.array([1.0, 0.4, 9.0])
@@ -69,7 +71,11 @@ def dense_evidence(target, chain, b, points):
     grids = [unknown.grid for unknown in target.model.unknown_scales.values()]
     names = target.model.scale_sites
     sites = {name: float(grid.values[k]) for name, grid, k in zip(names, grids, points, strict=True)}
-    own = chain.memory if chain.memory is None else [reference.own_covariance(SHARE[g], LENGTH[g], T, T) for g in chain.memory]
+    own = (
+        chain.memory
+        if chain.memory is None
+        else [reference.own_covariance(SHARE[g], LENGTH[g], T, T) for g in chain.memory]
+    )
     covariances = target.model.at_scales(sites)
     return reference.log_evidence(covariances, chain.H, np.asarray(b), chain.noise_variance, T, cells(), own)
 
@@ -113,7 +119,6 @@ def test_gate_and_scale_are_drawn_from_their_conditional(states, memory):
     np.testing.assert_allclose(prob, 1 - expected[-1], atol=1e-6)
 
 
-
 def test_a_point_beside_states_is_moved_by_metropolis():
     """A proposal is accepted up to the ratio of dense evidences, and one is from the prior while the gate is off."""
     target, chain, _ = bound(True, True)
@@ -144,7 +149,7 @@ def fitted():
         noise_variance=dist.InverseGamma(1.0, 0.2),
         private_memory=alps.private_memory(t, lengthscales=[2.0, 20.0]),
         covariance_ranges={
-            "wave": {"scale": (9.0, 14.0, 180)},
+            "wave": {"scale": (9.0, 14.0, 360)},
             "rough": {"scale": (1.0, 40.0)},
             "smooth": {"scale": (10.0, 40.0)},
         },
@@ -162,7 +167,7 @@ def test_a_period_is_found():
 
 
 def test_latents_at_new_inputs_are_conditioned_on_those_of_each_draw():
-    """x at new inputs given x at the fitted ones, densely, with each draw's own scales."""
+    """X at new inputs given x at the fitted ones, densely, with each draw's own scales."""
     t, _, model, fit = fitted()
     new = np.array([10.5, 69.5, 71.0, 80.0, 100.0])
     found = fit.at(jnp.asarray(new), 6)
@@ -201,7 +206,12 @@ def test_a_file_gives_the_same_predictions(tmp_path):
 def test_numpyros_mcmc_gives_the_same_draws():
     t, y, model, fit = fitted()
     mcmc = MCMC(
-        alps.ALPSGibbs(model), num_warmup=60, num_samples=60, num_chains=2, chain_method="vectorized", progress_bar=False
+        alps.ALPSGibbs(model),
+        num_warmup=60,
+        num_samples=60,
+        num_chains=2,
+        chain_method="vectorized",
+        progress_bar=False,
     )
     mcmc.run(jax.random.key(0), t, y)
     again = alps.from_mcmc(mcmc)
@@ -274,11 +284,11 @@ def test_too_few_periods_for_a_long_series_are_refused_with_the_number():
     model = alps.ALPS(
         {"a": alps.linear_periodic(24.0)}, 1, noise_variance=1.0, covariance_ranges={"a": {"scale": (20.0, 28.0)}}
     )
-    t = np.arange(3000.0)
-    with pytest.raises(ValueError, match=r"too few .* give \(low, high, 2743\)"):
-        alps.ALPSGibbs(model).bind(t, np.zeros((3000, 1)))
+    t = np.arange(2000.0)
+    with pytest.raises(ValueError, match=r"too few .* give \(low, high, 3657\)"):
+        alps.ALPSGibbs(model).bind(t, np.zeros((2000, 1)))
     with pytest.raises(ValueError, match="narrow the range"):
-        alps.ALPSGibbs(model).bind(10 * t, np.zeros((3000, 1)))
+        alps.ALPSGibbs(model).bind(10 * t, np.zeros((2000, 1)))
 
 
 def test_svi_learns_a_range_as_bounds():
@@ -286,3 +296,63 @@ def test_svi_learns_a_range_as_bounds():
     learning = model.with_bounds()
     assert learning.covariance_bounds["smooth"] == {"scale": (pytest.approx(1.5), pytest.approx(4.0))}
     assert not learning.unknown_scales
+
+
+def test_candidates_are_what_draws_leave_gaps_between():
+    grid = np.linspace(20.0, 28.0, 401)
+    values = np.r_[np.full(30, grid[100]), np.full(60, grid[200]), np.full(9, grid[203]), grid[390]]
+    first, second = _candidates(values, grid)
+    assert (len(first), len(second)) == (69, 30)  # one draw of a hundred is none
+
+
+def tree_of_two():
+    """Draws of two interchangeable memories that change places, the larger one of lengthscale 8, the other of 2."""
+    model = alps.ALPS(
+        {"m 1": kernels.Exp(scale=4.0), "m 2": kernels.Exp(scale=4.0), "w": alps.linear_periodic(3.0)},
+        2,
+        noise_variance=0.1,
+        covariance_ranges={name: {"scale": (1.0, 16.0, 5)} for name in ("m 1", "m 2")},
+    )
+    t, y = np.arange(12.0), np.random.default_rng(0).normal(size=(12, 2))
+    fit = alps.fit_gibbs(
+        model, t, y, rng_key=jax.random.key(0), num_warmup=2, num_samples=4, num_chains=1, progress_bar=False
+    )
+    tree = alps.to_datatree(fit)
+    posterior = tree["posterior"].to_dataset()
+    x = np.zeros((1, 4, 3, 12))
+    x[..., 0, :] = x[..., 1, :] = y[:, 0]
+    swap = np.array([False, True, False, True])
+    of = {"m 1.scale": np.where(swap, 2.0, 8.0)[None], "m 2.scale": np.where(swap, 8.0, 2.0)[None]}
+    H = np.zeros((1, 4, 2, 3))
+    H[0, :, 0, 0], H[0, :, 0, 1] = np.where(swap, 0.5, 1.0), np.where(swap, 1.0, 0.5)
+    b = np.ones((1, 4, 3), int)
+    b[0, 3, 0] = 0
+    values = {"x": x, "H": H, "b": b} | of
+    changed = posterior.assign({name: (posterior[name].dims, value) for name, value in values.items()})
+    tree["posterior"] = xr.DataTree(changed)
+    return tree
+
+
+def test_interchangeable_processes_are_told_apart_by_their_size():
+    found = alps.interchangeable(tree_of_two())
+    assert found.processes.unique().tolist() == ["m 1, m 2"]
+    first, second = (found[(found["rank"] == rank) & (found.output == "y1")].iloc[0] for rank in (1, 2))
+    assert (first.probability, second.probability) == (1.0, 0.75)
+    np.testing.assert_allclose([first.share, second.share], [1.0, 0.25])
+    assert (first["median"], second["median"]) == (8.0, 2.0)
+    assert found[found.output == "y2"].share.tolist() == [0.0, 0.0]
+
+
+def test_the_table_of_scales():
+    found = alps.scales(fitted()[-1]).set_index("process")
+    assert found.parameter.to_dict() == {"wave": "period"} | dict.fromkeys(found.index.drop("wave"), "lengthscale")
+    wave = found.loc["wave"]
+    assert wave.lower < wave["median"] < wave.upper
+    assert wave.probability == 1.0
+
+
+def test_an_unknown_period_has_amplitudes_and_peaks():
+    rows = alps.cycles(fitted()[-1]).set_index(["process", "output"])
+    assert rows.loc[("wave", "y1")].amplitude == pytest.approx(1.0, abs=0.3)
+    shift = rows.loc[("wave", "y2")].peak - rows.loc[("wave", "y1")].peak
+    assert (shift - 2) % 11.3 == pytest.approx(0, abs=0.7) or (shift - 2) % 11.3 == pytest.approx(11.3, abs=0.7)

@@ -1,6 +1,7 @@
 """``alps-ppl fit``: a problem for a table and a list of processes, with the model file that says the same."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from alps_ppl.app.source import model_file
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import period_of
 from alps_ppl.model.memory import PrivateMemory, private_memory
+from alps_ppl.model.scales import MOST_POINTS, is_period, num_points
 from alps_ppl.tables.data import Data
 from alps_ppl.tables.durations import duration, unit_name
 from alps_ppl.tables.grammar import Parsed, parse
@@ -30,6 +32,8 @@ NOISE_SHARE = 0.1
 OWN_PRIOR = (1.0, 0.2)
 FEWEST_INDUCING, MOST_INDUCING, MOST_INDUCING_OF_FEW_ROWS = 15, 40, 60
 BATCH = 256
+# Of one covariance: "memory x 4".
+MOST_ALIKE = 20
 # Rows up to which the sampler's longest and long chains, and SVI's longer ones, stay within two minutes.
 FEW, LONG = 500, 1_500
 
@@ -61,10 +65,10 @@ def compose(
 
     Nothing is executed: the model is made of the parsed covariances, and ``problem.source`` is a file for the user.
 
-    ``latents`` are "NAME = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH". ``settings`` has what to
-    change of "SVI" and "GIBBS", ``name`` is the model file's. ``options`` are those of ``read_table`` and
-    ``split_table``, None where they weren't given. Raises a ValueError or TypeError for input that can't be right, an
-    OSError for a file that can't be read.
+    ``latents`` are "NAME = COVARIANCE", "NAME x 4 = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH".
+    ``settings`` has what to change of "SVI" and "GIBBS", ``name`` is the model file's. ``options`` are those
+    of ``read_table`` and ``split_table``, None where they weren't given. Raises a ValueError or TypeError for input
+    that can't be right, an OSError for a file that can't be read.
     """
     reading = {name: value for name, value in options.items() if value is not None}
     splitting: dict[str, Any] = {
@@ -78,7 +82,7 @@ def compose(
     unit = _unit(data, splitting.get("time_unit"))
     named, twice = _latents(latents, data, unit, num_decoys)
     prior = {"inclusion_prob": 0.5} if expected_active is None else {"expected_active": expected_active}
-    arguments: dict[str, Any] = prior | _bounds(learn, named, unit)
+    arguments: dict[str, Any] = prior | _bounds(learn, named, unit) | _ranges(named, data)
     cycles = {latent.name: 2 for latent in named if _is_a_cycle(latent.parsed.covariance)}
     if cycles and not paper_model:
         arguments["copies"] = cycles
@@ -175,7 +179,7 @@ def _latents(
     """The processes; and those that were proposed but are given, too, with the names they are given under."""
     wanted: list[Proposal] = []
     for text in texts:
-        wanted += propose(data.train_inputs, data.train_y, unit) if text.strip() == "auto" else [_given(text)]
+        wanted += propose(data.train_inputs, data.train_y, unit) if text.strip() == "auto" else _given(text)
     if not wanted:
         raise ValueError(
             "latent: expected at least one, e.g. --latent 'daily = linear_periodic(24h)', or --latent auto"
@@ -195,13 +199,19 @@ def _latents(
     return named, twice
 
 
-def _given(text: str) -> Proposal:
+def _given(text: str) -> list[Proposal]:
+    """The process of "NAME = COVARIANCE", or the interchangeable ones of "NAME x 4 = COVARIANCE"."""
     name, equals, covariance = (part.strip() for part in text.partition("="))
     if not (equals and name and covariance):
         raise ValueError(
             f"latent: expected NAME = COVARIANCE, e.g. daily = linear_periodic(24h), or auto, got {text!r}"
         )
-    return Proposal(name, covariance, "")
+    if not (several := re.fullmatch(r"(.*\S)\s+x\s*(\d+)", name)):
+        return [Proposal(name, covariance, "")]
+    number = int(several[2])
+    if not 1 <= number <= MOST_ALIKE:
+        raise ValueError(f"latent {name!r}: expected from 1 to {MOST_ALIKE} processes, got {several[2]}")
+    return [Proposal(f"{several[1]} {k + 1}", covariance, "") for k in range(number)]
 
 
 def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
@@ -232,6 +242,22 @@ def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -
         except ValueError as error:
             raise ValueError(f"learn {text!r}: {error}") from None
     return {"covariance_bounds": bounds} if bounds else {}
+
+
+def _ranges(latents: Sequence[Latent], data: Data) -> dict[str, dict]:
+    """``covariance_ranges`` of the covariances with a range in their text, with the points that these times ask for."""
+    ranges: dict[str, dict[str, tuple[float, float, int]]] = {}
+    span = float(np.ptp(data.train_inputs)) if data.train_inputs.ndim == 1 else 0.0
+    for name, text, _, parsed in latents:
+        for path, (low, high) in parsed.ranges.items():
+            points = num_points(low, high, span, is_period=is_period(parsed.covariance, path))
+            if points > MOST_POINTS:
+                raise ValueError(
+                    f"latent {name!r}: {text} is a range of {points} different periods over these times; narrow it to "
+                    f"one of at most {MOST_POINTS}"
+                )
+            ranges[name] = {path: (low, high, points)}
+    return {"covariance_ranges": ranges} if ranges else {}
 
 
 def _notes(

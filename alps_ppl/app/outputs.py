@@ -14,11 +14,14 @@ from alps_ppl.app.problem import Fitted, Outcome
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import compare_engines, largest_differences
 from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
+from alps_ppl.results.scales import interchangeable, scales
 from alps_ppl.results.shares import variance_shares
 from alps_ppl.tables.data import Data
 
 TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv", "cycles.csv")
-FILES = (*TABLES, "summary.json", "posterior_svi.nc", "posterior_gibbs.nc", "report.html")
+# Only where the model has what they are of.
+SOME_TABLES = ("scales.csv", "interchangeable.csv")
+FILES = (*TABLES, *SOME_TABLES, "summary.json", "posterior_svi.nc", "posterior_gibbs.nc", "report.html")
 
 
 def clear(out: Path) -> None:
@@ -40,6 +43,9 @@ def write(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str], out: 
     scores.by_output(data, cells).to_csv(out / "scores.csv", index=False)
     variance_shares(outcome.trees).to_csv(out / "variance_shares.csv", index=False)
     cycles(outcome.trees).to_csv(out / "cycles.csv", index=False)
+    for name, table in zip(SOME_TABLES, (scales(outcome.trees), interchangeable(outcome.trees)), strict=True):
+        if len(table):
+            table.to_csv(out / name, index=False)
     summary, comparison = _summary(outcome, cells, versions), None
     if len(outcome.fitted) == 2:
         comparison = compare_engines(outcome.trees, predictions)

@@ -9,7 +9,13 @@ import numpy as np
 import pandas as pd
 
 from alps_ppl.app.problem import Outcome
-from alps_ppl.app.report.sections import combinations, one_output_notes
+from alps_ppl.app.report.sections import (
+    combinations,
+    interchangeable_notes,
+    one_output_notes,
+    scale_notes,
+    thinned,
+)
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT
 
 
@@ -29,7 +35,9 @@ def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
         click.echo(f"\nThe most probable combinations (Gibbs): {'; '.join(named)}.")
     engine = "gibbs" if "gibbs" in engines else engines[0]
     on = outcome.table.query("engine == @engine and probability > 0.5").latent.tolist()
-    for note in one_output_notes(outcome.trees[engine], on):
+    tree, conversion = thinned(outcome.trees[engine]), outcome.problem.data.conversion
+    notes = [*scale_notes(tree, on, conversion), *interchangeable_notes(tree, conversion), *one_output_notes(tree, on)]
+    for note in notes:
         click.echo(note.text)
     click.echo("\nScores, the lower the better: rmse in training sds of each output; nlpd is minus the log predictive")
     click.echo("density per cell of outputs in training sds. In the file's units, per output: scores.csv.")

@@ -6,13 +6,11 @@ K-th part, and so what Phi leaves out of one is at most K times what it leaves o
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 from tinygp.kernels.quasisep import Quasisep
 
 from alps_ppl.gibbs.statespace import StateSpace, interpolate, markov_terms, state_space

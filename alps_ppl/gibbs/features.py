@@ -121,7 +121,7 @@ class Features(NamedTuple):
             return Layout(held, *states)
         return Layout(tuple(ranks), *(states or ((), 0)), tuple(one.latents for one in self.families), held)
 
-    def held_weights(self, weights: Float[Array, "*draw weight"], points: Int[Array, "*draw scaled"]) -> Array:
+    def held_weights(self, weights: Float[Array, "*draw weight"], points: Any) -> Array:
         """The features' weights from the latents' own, which at an unknown scale's ``points`` are others."""
         if not self.families:
             return weights
@@ -242,10 +242,14 @@ class Features(NamedTuple):
         if self.space is None:
             places = np.broadcast_to(np.arange(r), (n, r))
         scaled = [j for one in self.families for j in one.latents]
-        kept, residual = ~np.isin(owner, scaled), np.where(np.isin(np.arange(self.num_latents), scaled)[:, None], 0, residual)
+        kept, residual = (
+            ~np.isin(owner, scaled),
+            np.where(np.isin(np.arange(self.num_latents), scaled)[:, None], 0, residual),
+        )
         ends = np.cumsum(self.layout.features.ranks)
         parts = [(basis[:, kept], owner[kept], places[:, kept])]
-        variances, of = [residual], []
+        variances = [residual]
+        of: list[int] = []
         for k, point in visited:
             one = self.families[k]
             for j in one.latents:
@@ -317,9 +321,13 @@ def latent_features(
             factors.append(factor(covariance, max_rank=low_rank if markov else most))
         except RankError as error:
             if not markov:
-                raise error if scale is None else RankError(
-                    f"latent {name!r}: its unknown scale needs more than {MOST_HELD} features on {len(inputs)} inputs; "
-                    "narrow its range, or give a rough and a smooth term a latent each"
+                raise (
+                    error
+                    if scale is None
+                    else RankError(
+                        f"latent {name!r}: its unknown scale needs more than {MOST_HELD} features on "
+                        f"{len(inputs)} inputs; narrow its range, or give a rough and a smooth term a latent each"
+                    )
                 ) from None
             if not states_resolve(markov, times, inputs.dtype):
                 factors.append(factor(covariance, max_rank=max_rank))

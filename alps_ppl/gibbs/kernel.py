@@ -305,7 +305,7 @@ def _check_scales(model: ALPS, inputs: Array) -> None:
             remedy = f"give (low, high, {needed})" if needed <= MOST_POINTS else "narrow the range"
             raise ValueError(
                 f"covariance_ranges[{name!r}]: {len(values)} points from {low:g} to {high:g} are too few for a series "
-                f"of length {span:g}: from one point to the next, a cycle drifts by more than 1/16; {remedy}"
+                f"of length {span:g}: from one to the next, a cycle drifts by over 1/{1 / LARGEST_DRIFT:g}; {remedy}"
             )
 
 

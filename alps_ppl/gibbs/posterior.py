@@ -75,7 +75,14 @@ class GibbsFit:
         draws = {name: sites[name] for name in ("weights", "H", "memory")}
         draws |= {"b": self.model.gates(sites["b"].astype(self.y.dtype)), "s2": self.model.noise_variances(sites)}
         return _own_memories(
-            self.features.layout.features, self.model.private_memory, basis, self.inputs, self.y, new_inputs, draws, rng_key
+            self.features.layout.features,
+            self.model.private_memory,
+            basis,
+            self.inputs,
+            self.y,
+            new_inputs,
+            draws,
+            rng_key,
         )
 
     def thin(self, num_draws: int) -> dict[str, Array]:

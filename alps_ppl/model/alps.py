@@ -151,7 +151,9 @@ class ALPS:
 
         covariances = self.learnt_covariances(self.covariance_params(inputs.dtype))
         if self.unknown_scales:
-            grids = {name: unknown.grid for name, unknown in zip(self.scale_sites, self.unknown_scales.values(), strict=True)}
+            grids = {
+                name: unknown.grid for name, unknown in zip(self.scale_sites, self.unknown_scales.values(), strict=True)
+            }
             covariances = self.at_scales({name: numpyro.sample(name, OnGrid(grid)) for name, grid in grids.items()})
         x = numpyro.sample(
             "x",
@@ -315,7 +317,7 @@ class ALPS:
         """The sites of unknown scales, "latent.parameter"."""
         return tuple(f"{latent}.{unknown.path}" for latent, unknown in self.unknown_scales.items())
 
-    def at_scales(self, sites: Mapping[str, Array]) -> tuple[Covariance, ...]:
+    def at_scales(self, sites: Mapping[str, Any]) -> tuple[Covariance, ...]:
         """The covariances with unknown scales from ``sites``."""
         paths = {latent: unknown.path for latent, unknown in self.unknown_scales.items()}
         return tuple(

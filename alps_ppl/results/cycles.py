@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from alps_ppl import checks
 from alps_ppl.results.trees import Trees, as_trees, processes
@@ -17,6 +18,7 @@ def cycles(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
     its copies are turned: its amplitude is sqrt(A^2 + B^2), in the unit of the fitted outputs, and its peaks are at
     atan2(B, A) T / 2 pi and every T from there. ``peak`` is the first one from the first input on, the mean over draws
     on the circle; ``peak_lower`` and ``peak_upper`` are the central ``interval`` around it, at most half a period away.
+    Where the period is unknown, it is that of the draw, and ``period`` the median.
     With one copy all outputs peak together, or half a period apart.
 
     ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. A process that no draw has on
@@ -31,16 +33,20 @@ def cycles(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
             continue  # an older file, or inputs of several columns
         period = constant["period"].values
         t = posterior["time"].values.astype(float)
-        draws = posterior[["x", "H", "b"]].stack(sample=("chain", "draw"))
+        sites = [str(site) for site in constant.get("scale_site", xr.DataArray([])).values if site]
+        draws = posterior[["x", "H", "b", *dict.fromkeys(sites)]].stack(sample=("chain", "draw"))
         for name, places in processes(tree).items():
             here = draws.isel(latent=places)
             on = here["b"].isel(latent=0).values == 1
             if np.isnan(period[places]).any() or len(set(period[places])) > 1 or not on.any():
                 continue
-            T = float(period[places[0]])
-            circle = np.stack([np.cos(2 * np.pi * t / T), np.sin(2 * np.pi * t / T)], 1)
             x = here["x"].transpose("sample", "time", "latent").values[on]
-            of_x = np.linalg.pinv(circle) @ x  # (sample, 2, latent)
+            of_draw = _periods(constant, places[0], draws, on)
+            of_x = np.empty((len(x), 2, len(places)))
+            for T in np.unique(of_draw):
+                circle = np.stack([np.cos(2 * np.pi * t / T), np.sin(2 * np.pi * t / T)], 1)
+                of_x[of_draw == T] = np.linalg.pinv(circle) @ x[of_draw == T]  # (sample, 2, latent)
+            T = float(np.median(of_draw))
             A, B = np.einsum("sij,skj->ksi", here["H"].transpose("sample", "output", "latent").values[on], of_x)
             for i, output in enumerate(posterior["output"].values):
                 rows.append(
@@ -48,6 +54,12 @@ def cycles(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
                     | _amplitude_and_peak(A[:, i], B[:, i], T, float(t.min()), tails)
                 )
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _periods(constant: xr.Dataset, place: int, draws: xr.Dataset, on: np.ndarray) -> np.ndarray:
+    """The period in each draw, drawn or known."""
+    site = str(constant["scale_site"].values[place]) if "scale_site" in constant else ""
+    return draws[site].values[on] if site else np.full(on.sum(), constant["period"].values[place])
 
 
 def _amplitude_and_peak(A: np.ndarray, B: np.ndarray, T: float, start: float, tails: list[float]) -> dict[str, float]:

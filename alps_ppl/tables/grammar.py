@@ -5,8 +5,10 @@ durations such as 24h. Python's parser reads it, and nothing in it is ever evalu
 """
 
 import ast
+import math
 import re
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,16 +20,23 @@ from alps_ppl.model.covariances import Covariance, linear, linear_periodic, whit
 from alps_ppl.tables.durations import NUMBER, duration, unit_name
 
 DURATION = re.compile(rf"(?<![\w.]){NUMBER}\s?[A-Za-z]+", re.ASCII)
+# A range of durations or numbers, low..high; a number is then without a dot at its end.
+END = r"(?:\d+\.\d+|\d+|\.\d+)(?:[eE][+-]?\d+)?\s?[A-Za-z]*"
+RANGE = re.compile(rf"(?<![\w.])({END})\s*\.\.\s*({END})", re.ASCII)
 LONGEST = 2_000
 
 
 class Parsed(NamedTuple):
-    """A covariance, its Python source, and the times it speaks of, in the inputs' unit."""
+    """A covariance, its Python source, and the times it speaks of, in the inputs' unit.
+
+    ``ranges`` are those of its unknown scales, (low, high) by the parameter's path; the covariance is at their middle.
+    """
 
     covariance: Covariance
     source: str
     periods: tuple[float, ...] = ()
     lengthscales: tuple[float, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = {}
 
 
 def covariance(text: str, *, unit: str | None = None, inputs: Any = None) -> Covariance:
@@ -55,7 +64,13 @@ def covariance(text: str, *, unit: str | None = None, inputs: Any = None) -> Cov
     >>> covariance("rbf(10d) * periodic(24h)", unit="hours")  # doctest: +ELLIPSIS
     Product(...)
     """
-    return parse(text, unit=unit, inputs=inputs).covariance
+    parsed = parse(text, unit=unit, inputs=inputs)
+    if parsed.ranges:
+        raise ValueError(
+            f"covariance {short(text)}: a range is for alps-ppl fit; in Python write a number within it and "
+            f"ALPS(covariance_ranges={{latent: {dict(parsed.ranges)}}})"
+        )
+    return parsed.covariance
 
 
 def parse(text: str, *, unit: str | None = None, inputs: Any = None) -> Parsed:
@@ -77,12 +92,16 @@ class _Reader:
         self.unit, self.inputs = unit, inputs
 
     def read(self) -> Parsed:
-        python = DURATION.sub(lambda found: "_" * len(found[0]), self.text)[self.margin :]
+        python = RANGE.sub(lambda found: "_" * len(found[0]), self.text)
+        python = DURATION.sub(lambda found: "_" * len(found[0]), python)[self.margin :]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of Python, on what isn't this grammar
                 tree = ast.parse(python or "?", mode="eval")
-            return self.a_covariance(tree.body)
+            parsed = self.a_covariance(tree.body)
+            if len(parsed.ranges) > 1:
+                raise self.error(f"expected one range, got {len(parsed.ranges)}", 1)
+            return parsed
         except SyntaxError as error:
             raise self.error(
                 f"expected a sum or product of covariances such as rbf(1): {error.msg}", error.offset
@@ -116,7 +135,8 @@ class _Reader:
         if isinstance(a, Parsed) or isinstance(b, Parsed):  # the number first, as the sampler's Markov form has it
             number, parsed = (b, a) if isinstance(a, Parsed) else (a, b)
             scaled = kernels.Constant(number) * parsed.covariance
-            return Parsed(scaled, f"{number!r} * {_bracketed(parsed.source)}", *parsed[2:])
+            source, ranges = f"{number!r} * {_bracketed(parsed.source)}", _within(parsed.ranges, "kernel2")
+            return Parsed(scaled, source, parsed.periods, parsed.lengthscales, ranges)
         return self.positive(a * b, "a scale factor", node)
 
     def call(self, name: str, arguments: list[ast.expr], node: ast.expr) -> Parsed:
@@ -129,6 +149,9 @@ class _Reader:
         elif 0 <= missing <= len(defaults):
             values = [self.argument(argument, name, p) for argument, p in zip(arguments, parameters, strict=False)]
             values += defaults[len(defaults) - missing :]
+            if isinstance(values[0], tuple):
+                low, high = values[0]
+                return build(math.sqrt(low * high), *values[1:])._replace(ranges={"scale": values[0]})
         else:
             raise self.error(f"expected {name}({', '.join(parameters)}), got {len(arguments)} argument(s)", node)
         try:
@@ -136,10 +159,12 @@ class _Reader:
         except ArithmeticError:
             raise self.error(f"expected arguments of {name} whose squares are numbers", node) from None
 
-    def argument(self, node: Any, function: str, parameter: str) -> float:
-        """A number or, where the parameter is a time, a duration, in the inputs' unit."""
+    def argument(self, node: Any, function: str, parameter: str) -> Any:
+        """A number or, where the parameter is a time, a duration or a range of them, in the inputs' unit."""
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         text = self.segment(node.operand if negative else node)
+        if found := RANGE.fullmatch(text):
+            return self.range(found, function, parameter, node)
         is_duration, is_time = bool(DURATION.fullmatch(text)), parameter not in PURE_NUMBERS
         if not (re.fullmatch(NUMBER, text) or (is_duration and is_time)):
             what = "a number or a duration such as 24h" if is_time else "a number"
@@ -149,6 +174,17 @@ class _Reader:
         except ValueError as error:
             raise self.error(str(error), node) from None
         return value if parameter == "center" else self.positive(value, f"{function}'s {parameter}", node)
+
+    def range(self, found: re.Match, function: str, parameter: str, node: ast.expr) -> tuple[float, float]:
+        if parameter not in ("period", "lengthscale"):
+            raise self.error(f"expected a number as {function}'s {parameter}, got the range {found[0]!r}", node)
+        try:
+            low, high = (duration(end, self.unit) for end in found.groups())
+        except ValueError as error:
+            raise self.error(str(error), node) from None
+        if not 0 < low < high < math.inf:
+            raise self.error(f"expected a range from a smaller to a larger {parameter}, got {found[0]!r}", node)
+        return low, high
 
     def positive(self, value: float, what: str, node: ast.expr) -> float:
         if not (np.isfinite(value) and value > 0):
@@ -171,8 +207,14 @@ class _Reader:
         return ValueError(f"covariance {short(self.text)}: at character {place + 1}: {message}\n  {excerpt}")
 
 
-def _times(a: Parsed, b: Parsed) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    return a.periods + b.periods, a.lengthscales + b.lengthscales
+def _times(a: Parsed, b: Parsed) -> tuple[tuple[float, ...], tuple[float, ...], dict]:
+    ranges = _within(a.ranges, "kernel1") | _within(b.ranges, "kernel2")
+    return a.periods + b.periods, a.lengthscales + b.lengthscales, ranges
+
+
+def _within(ranges: Mapping[str, tuple[float, float]], part: str) -> dict[str, tuple[float, float]]:
+    """The ranges of a covariance that is a part of another."""
+    return {f"{part}.{path}": pair for path, pair in ranges.items()}
 
 
 def _bracketed(source: str) -> str:

@@ -63,7 +63,8 @@ def _context(run: RunFolder) -> dict[str, Any]:
     shares = sections.shares(tree, shown)
     gates = sections.gates(table, found.engine, colours)
     on = [gate["latent"] for gate in gates if gate["status"] == "on"]
-    found.notes.extend([*sections.one_output_notes(tree, on), *sections.own_memory_note(shares)])
+    of_scales = [*sections.scale_notes(tree, on, run.conversion), *sections.interchangeable_notes(tree, run.conversion)]
+    found.notes.extend([*of_scales, *sections.one_output_notes(tree, on), *sections.own_memory_note(shares)])
     return {
         "name": run.name,
         "summary": run.summary,

@@ -12,6 +12,7 @@ from alps_ppl.app.report.verdict import NAMES, OFF, Note, status
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import align_signs
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors, worst_convergence
+from alps_ppl.results.scales import interchangeable, scales
 from alps_ppl.results.shares import of_one_output, variance_shares, while_on
 from alps_ppl.results.trees import processes
 from alps_ppl.tables.data import Conversion
@@ -148,6 +149,55 @@ def own_memory_note(shares: dict[str, Any]) -> list[Note]:
     return [
         Note("plain", f"A memory of its own, which no other output shares, has of each output's variance: {named}.")
     ]
+
+
+def scale_notes(tree: xr.DataTree, on: list[str], conversion: Conversion | None) -> list[Note]:
+    """What is known of the unknown scales of the processes that are on."""
+    table, unit = scales({"tree": tree}), _unit(conversion)
+    alike = {name for names in interchangeable({"tree": tree}).processes.unique() for name in names.split(", ")}
+    notes = []
+    for name, rows in table[table.process.isin(set(on) - alike)].groupby("process", sort=False):
+        values = [f"{row.median:.4g}{unit} ({row.lower:.4g} to {row.upper:.4g})" for row in rows.itertuples()]
+        text = f"{name}: {rows.parameter.iloc[0]} {values[0]}"
+        if len(values) > 1:
+            each = [f"{value} with probability {p:.2f}" for value, p in zip(values, rows.probability, strict=True)]
+            text = f"{name}: its {rows.parameter.iloc[0]} has {len(values)} candidates, {'; '.join(each)}"
+        if rows.at_the_edge.any():
+            text += ", at an end of its range: give a wider one"
+        notes.append(Note("caution" if rows.at_the_edge.any() or len(values) > 1 else "plain", text + "."))
+    return notes
+
+
+def _unit(conversion: Conversion | None) -> str:
+    """The inputs' unit after a number, where it is known."""
+    step = None if conversion is None else conversion.step
+    return "" if step is None else f" {step.lower()}"
+
+
+def interchangeable_notes(tree: xr.DataTree, conversion: Conversion | None) -> list[Note]:
+    """How many of interchangeable processes are on, and what each carries."""
+    table, unit = interchangeable({"tree": tree}), _unit(conversion)
+    notes = []
+    for named, rows in table.groupby("processes", sort=False):
+        names = named.split(", ")
+        at_least = rows.drop_duplicates("rank").set_index("rank").probability
+        exactly = at_least - at_least.shift(-1, fill_value=0.0)
+        exactly.loc[0] = 1 - at_least.iloc[0]
+        number = int(exactly.idxmax())
+        text = f"Of the interchangeable processes {names[0]} to {names[-1]}, {number} of {len(names)} "
+        text += f"{'is' if number == 1 else 'are'} on (probability {exactly[number]:.2f}). "
+        for rank in range(1, number + 1):
+            here = rows[rows["rank"] == rank].sort_values("share", ascending=False)
+            first = here.iloc[0]
+            of = (
+                ""
+                if np.isnan(first["median"])
+                else f", {first.parameter} {first['median']:.3g}{unit} ({first.lower:.3g} to {first.upper:.3g})"
+            )
+            carried = ", ".join(f"{row.output} {percent(row.share)}" for row in here.head(4).itertuples())
+            text += f"Number {rank} by size{of}: of the variance of {carried}{', …' * (len(here) > 4)}. "
+        notes.append(Note("plain", text.strip()))
+    return notes
 
 
 def one_output_notes(tree: xr.DataTree, on: list[str]) -> list[Note]:
