@@ -139,6 +139,11 @@ def test_the_model_file_gives_the_same_problem(csv, tmp_path):
     assert with_memory.model.copy_of == ("daily", "daily", "slow", "p")
     assert 'copies={"daily": 2}' in with_memory.source
     assert "private_memory=alps.private_memory(data.train_inputs)" in with_memory.source
+    ranges = ["c = linear_periodic(20h..28h)", "memory x 3 = 2 * matern12(1h..4d)"]
+    with_ranges, _ = compose(csv, latents=ranges)
+    assert same(with_ranges, written(with_ranges, tmp_path / "ranges.py"))
+    assert with_ranges.model.copy_of == ("c", "c", "memory 1", "memory 2", "memory 3")
+    assert with_ranges.model.scale_sites == ("c.scale", *(f"memory {k}.kernel2.scale" for k in (1, 2, 3)))
     waves = ["a = 2*linear_periodic(24h)", "b = linear_periodic(5h) + linear_periodic(7h)", "c = periodic(9h)"]
     with_waves, notes = compose(csv, latents=waves)
     assert with_waves.model.copy_of == ("a", "a", "b", "b", "c")
@@ -351,6 +356,10 @@ def test_decoys_and_auto_say_what_was_chosen(csv):
         ([*LATENTS, "--hold-out", "9d"], "hold_out: expected some of the 48 rows"),
         ([*LATENTS, "--time-unit", "years"], "time-unit: the times are dates"),
         ([*LATENTS, "--encoding", "klingon"], "unknown encoding: klingon; save it as UTF-8, or name its encoding"),
+        (["--latent", "memory x 0 = rbf(1d)"], "latent 'memory x 0': expected from 1 to 20 processes"),
+        (["--latent", "memory x 99 = rbf(1d)"], "latent 'memory x 99': expected from 1 to 20 processes"),
+        (["--latent", "a = linear_periodic(1min..9d)"], "different periods over these times; narrow it"),
+        (["--latent", "a = rbf(2d..1d)"], "latent 'a': covariance 'rbf(2d..1d)': at character 5: expected a range from"),
         ([*LATENTS, "--engine", "nuts"], "--engine: expected svi, gibbs"),
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
         ([*PAPER, "--set", "SVI.batch_size=49"], "batch_size: expected at most the 48 times"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tinygp import kernels
 
 import alps_ppl as alps
+from alps_ppl.model.covariances import parameters
 from alps_ppl.tables.durations import DURATIONS, duration, period_name
 from alps_ppl.tables.grammar import FUNCTIONS, parse
 
@@ -163,3 +164,42 @@ def test_periods_and_lengthscales_are_told():
     parsed = parse("2 * periodic(1y, 3) * (rbf(10d) + matern12(12h)) + linear_periodic(24h)", unit="days")
     assert parsed.periods == (365.25, 1.0)
     assert parsed.lengthscales == (10.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "low", "high"),
+    [
+        ("matern12(1h..4d)", "scale", 1 / 24, 4),
+        ("linear_periodic(20h .. 28h)", "scale", 20 / 24, 28 / 24),
+        ("periodic(1..2.5, 3)", "scale", 1, 2.5),
+        ("2 * rbf(.5..4)", "kernel2.scale", 0.5, 4),
+        ("rbf(3d) + 2 * (matern32(1d) * rational_quadratic(2d..1w))", "kernel2.kernel2.kernel2.scale", 2, 7),
+    ],
+)
+def test_a_range_is_of_the_parameter_at_its_place(text, path, low, high):
+    parsed = parse(text, unit="days")
+    assert parsed.ranges == {path: (pytest.approx(low), pytest.approx(high))}
+    assert parameters(parsed.covariance)[path] == pytest.approx(np.sqrt(low * high))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("rbf(4d..1h)", "from a smaller to a larger lengthscale"),
+        ("rbf(0..1h)", "from a smaller to a larger lengthscale"),
+        ("rbf(1h..)", "expected"),
+        ("rbf(1h..2q)", "unknown unit 'q'"),
+        ("periodic(1d, 1..2)", "expected a number as periodic's relative lengthscale"),
+        ("constant(1..2)", "expected a number as constant's variance"),
+        ("rbf(1..2) + rbf(3..4)", "expected one range, got 2"),
+        ("1..2", "expected a covariance"),
+    ],
+)
+def test_what_isnt_a_range(text, word):
+    with pytest.raises(ValueError, match=word):
+        parse(text, unit="days")
+
+
+def test_a_range_is_no_covariance_in_python():
+    with pytest.raises(ValueError, match=r"covariance_ranges=\{latent: \{'scale': \(1.0, 4.0\)\}\}"):
+        alps.covariance("rbf(1d..4d)", unit="days")
