@@ -16,6 +16,9 @@ import numpy as np
 from jaxtyping import Array
 from numpyro.util import is_prng_key
 
+# An output's mean square this many times its expected variance, or this part of it, is in another unit.
+OFF_SCALE = 1e4
+
 
 def short(value: Any) -> str:
     """``repr``, on one line and cut, for messages."""
@@ -187,6 +190,22 @@ def warn_if_off_centre(y: Array, outputs: Sequence[str]) -> None:
             warn_caller(
                 f"y: output {output!r} has mean {present.mean():.3g} and sd {present.std():.2g}, too far from 0 for "
                 "float32; subtract the mean (alps.Data does), or switch on 64-bit with numpyro.enable_x64()"
+            )
+            return
+
+
+def warn_if_off_scale(y: Array, expected: np.ndarray, outputs: Sequence[str]) -> None:
+    """Of an output whose size is far from that which its priors say, every gate comes on, or none."""
+    if isinstance(y, jax.core.Tracer):
+        return
+    for output, column, variance in zip(outputs, np.asarray(y, np.float64).T, expected, strict=True):
+        present = column[~np.isnan(column)]
+        square = (present**2).mean() if present.size else 0.0
+        if square > OFF_SCALE * variance or 0 < square < variance / OFF_SCALE:
+            warn_caller(
+                f"y: output {output!r} has a mean square of {square:.2g}, but mixing_variance and noise_variance "
+                f"expect {variance:.2g}, and so the gates say little; standardise y (alps.Data does), or give both "
+                "variances in its squared unit"
             )
             return
 

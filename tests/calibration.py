@@ -1,8 +1,11 @@
 """Simulation-based calibration (Talts et al. 2018) of the sampler: ranks of the truth among posterior draws.
 
-``python tests/calibration.py`` draws docs/calibration.png.
+``python tests/calibration.py`` draws docs/calibration.png. ``--extended`` is of the model with copies, private memories
+and unknown scales instead, and writes docs/calibration_extended.json: a p-value of each quantity.
 """
 
+import json
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +23,7 @@ from simulation import OBSERVED, Simulation, log_likelihood, prior
 
 from alps_ppl.gibbs.kernel import SETS
 
-REPLICATIONS = 1_000
+REPLICATIONS, REPLICATIONS_EXTENDED = 1_000, 400
 LEVEL = 1e-4  # the probability with which a right sampler fails
 NUM_WARMUP, NUM_DRAWS, THINNING = 100, 100, 10
 
@@ -36,16 +39,20 @@ class Calibration(NamedTuple):
 def quantities(sites, y):
     """What is ranked, by name; H by its square, since only its product with x has a sign."""
     values = {f"H{i + 1}{j + 1}^2": sites["H"][i, j] ** 2 for i in range(2) for j in range(3)}
+    for name in ("memory", "scales"):
+        values |= {f"{name} {k + 1}": value for k, value in enumerate(sites.get(name, ()))}
     values |= {f"noise variance {i + 1}": sites["noise_variance"][i] for i in range(2)}
     return values | {"f": sites["f"][2, 0], "log likelihood": log_likelihood(sites, y)}
 
 
-def _program(moves):
+def _program(moves, extended):
     """The compiled draws of chains given y, (replication, draw, ...)."""
-    simulation = Simulation(moves)
+    simulation = Simulation(moves, memory=extended, unknown=extended)
 
     @jax.jit
-    @jax.vmap
+    def chains(states, y):
+        return jax.lax.map(lambda both: chain(*both), (states, y), batch_size=100 if extended else len(y))
+
     def chain(state, y):
         def draw(state, _):
             state, gate_prob = jax.lax.scan(step, state, None, THINNING)
@@ -58,24 +65,24 @@ def _program(moves):
         _, draws = jax.lax.scan(draw, state, None, NUM_WARMUP // THINNING + NUM_DRAWS)
         return jax.tree.map(lambda values: values[NUM_WARMUP // THINNING :], draws)
 
-    return simulation, chain
+    return simulation, chains
 
 
-def calibrate(moves, key, mistake=None) -> Calibration:
+def calibrate(moves, key, mistake=None, *, extended=False, replications=REPLICATIONS) -> Calibration:
     """Sites and y from the program; the rank of each truth in a chain given y, which starts elsewhere in the prior.
 
     The PIT is (number of draws below + U (1 + number of ties)) / (number of draws + 1), uniform if the sampler is right
     and the draws all but independent.
     """
     keys = random.split(key, 3)
-    simulation, chains = _program(moves)
-    truth = prior(keys[0], REPLICATIONS)
+    simulation, chains = _program(moves, extended)
+    truth = prior(keys[0], replications, extended, extended)
     y = jnp.where(OBSERVED, truth["y"], 0.0)
     with possible({name: name == mistake for name in MISTAKES}) if mistake else nullcontext():
-        draws, gate_prob = chains(simulation.states(keys[1], REPLICATIONS), y)
-    truth["f"] = jnp.einsum("rij,rj,rjt->rti", truth["H"], truth["b"], truth["x"])
+        draws, gate_prob = chains(simulation.states(keys[1], replications), y)
+    truth["f"] = jnp.einsum("rij,rj,rjt->rti", truth["H"], simulation.model.gates(truth["b"]), truth["x"])
     exact = jax.vmap(quantities)(truth, y)
-    uniform = random.uniform(keys[2], (REPLICATIONS,))
+    uniform = random.uniform(keys[2], (replications,))
     pit = {}
     for name, values in draws.items():
         below, ties = ((values < exact[name][:, None]).sum(1), (values == exact[name][:, None]).sum(1))
@@ -141,4 +148,13 @@ def draw(result: Calibration, path):
 
 if __name__ == "__main__":
     numpyro.enable_x64()
-    draw(calibrate(SETS["marginal"], random.key(0)), Path(__file__).parents[1] / "docs" / "calibration.png")
+    docs = Path(__file__).parents[1] / "docs"
+    if sys.argv[1:] == ["--extended"]:
+        result = calibrate(SETS["all"], random.key(0), extended=True, replications=REPLICATIONS_EXTENDED)
+        score, expected, sd = brier(result)
+        table = {"replications": REPLICATIONS_EXTENDED, "Brier score": [score, expected, sd], "p": p_values(result)}
+        text = json.dumps(jax.tree.map(lambda number: float(f"{number:.3g}"), table), indent=1)
+        (docs / "calibration_extended.json").write_text(text + "\n")
+        print(text)
+    else:
+        draw(calibrate(SETS["marginal"], random.key(0)), docs / "calibration.png")

@@ -359,7 +359,10 @@ def test_decoys_and_auto_say_what_was_chosen(csv):
         (["--latent", "memory x 0 = rbf(1d)"], "latent 'memory x 0': expected from 1 to 20 processes"),
         (["--latent", "memory x 99 = rbf(1d)"], "latent 'memory x 99': expected from 1 to 20 processes"),
         (["--latent", "a = linear_periodic(1min..9d)"], "different periods over these times; narrow it"),
-        (["--latent", "a = rbf(2d..1d)"], "latent 'a': covariance 'rbf(2d..1d)': at character 5: expected a range from"),
+        (
+            ["--latent", "a = rbf(2d..1d)"],
+            "latent 'a': covariance 'rbf(2d..1d)': at character 5: expected a range from",
+        ),
         ([*LATENTS, "--engine", "nuts"], "--engine: expected svi, gibbs"),
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
         ([*PAPER, "--set", "SVI.batch_size=49"], "batch_size: expected at most the 48 times"),

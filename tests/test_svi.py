@@ -1,5 +1,6 @@
 """The guide and the fit: the ELBO's terms, its bounds, gradients in float32, minibatches, awkward data, errors."""
 
+import contextlib
 import warnings
 
 import jax
@@ -18,7 +19,7 @@ from tinygp import kernels
 
 import alps_ppl as alps
 from alps_ppl.svi import fit as fit_module
-from alps_ppl.svi.fit import initial_inducing_inputs
+from alps_ppl.svi.inducing import initial_inducing_inputs, unresolved
 from alps_ppl.svi.optimisation import compiled, in_logit_space
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -573,3 +574,32 @@ def test_inducing_inputs_lie_where_the_times_are():
     z = np.asarray(initial_inducing_inputs(times, 20))
     assert ((z <= 168) | (z >= 43_800)).all()
     assert (z <= 168).sum() == 10
+
+
+def test_too_few_inducing_inputs_are_a_warning_with_the_number_that_would_do():
+    """Twenty for a memory of 5 in 80 times; what is left open is the Gram matrix' Schur complement."""
+    t = jnp.arange(80.0)
+    model = alps.ALPS(
+        {"rough": kernels.Exp(scale=5.0), "wave": alps.linear_periodic(7.0), "white": alps.white()}, noise_variance=0.1
+    )
+    rough, white = unresolved(model, t, 20)
+    z = initial_inducing_inputs(t, 20)
+    gain = reference.gram(model.covariances[0], t, z) @ np.linalg.inv(reference.gram(model.covariances[0], z, z))
+    left = 1 - np.einsum("tz,tz->t", gain, reference.gram(model.covariances[0], t, z)).mean()
+    assert f"'rough': 20 inducing inputs leave {left:.0%} of its variance open" in rough
+    assert "about 80 would resolve it (num_inducing=80)" in rough
+    assert "'white'" in white
+    assert "no number would do" in white
+    assert unresolved(model.subset(["wave"]), t, 5) == []
+    with pytest.warns(UserWarning, match="20 inducing inputs leave"):
+        alps.fit_svi(
+            model.subset(["rough"]), t, jnp.ones((80, 1)), num_steps=1, rng_key=jax.random.key(0), progress_bar=False
+        )
+
+
+@pytest.mark.parametrize(("factor", "warns"), [(1e8, True), (1.0, False), (1e-8, True)])
+def test_an_output_far_from_what_the_priors_expect_is_a_warning(factor, warns):
+    y = factor * np.random.default_rng(0).normal(size=(20, 2))
+    model = alps.ALPS({"wave": alps.linear_periodic(7.0)}, 2, noise_variance=0.1)
+    with pytest.warns(UserWarning, match="mean square") if warns else contextlib.nullcontext():
+        model.check_data(np.arange(20.0), y)

@@ -22,7 +22,7 @@ from jaxtyping import Array
 
 from alps_ppl.app import outputs, printed, scores
 from alps_ppl.app.errors import BadInput
-from alps_ppl.app.problem import GIBBS_DEFAULTS, Fitted, Outcome, Problem
+from alps_ppl.app.problem import GIBBS_DEFAULTS, SVI_DEFAULTS, Fitted, Outcome, Problem
 from alps_ppl.checkpoints import Checkpoints
 from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.model.alps import ALPS
@@ -34,6 +34,7 @@ from alps_ppl.results.prediction import log_density, predictive, summarise
 from alps_ppl.results.selection import prune
 from alps_ppl.results.trees import to_datatree
 from alps_ppl.svi.fit import NonFiniteLossError, fit_svi
+from alps_ppl.svi.inducing import unresolved
 
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
 
@@ -126,6 +127,10 @@ def _fit(problem: Problem, engine: str, rng_key: Array, folder: Path, progress: 
     options: dict[str, Any] = {"rng_key": rng_key, "progress_bar": progress, **settings}
     try:
         if engine == "svi":
+            inducing = (SVI_DEFAULTS | settings)["num_inducing"]
+            for line in unresolved(model.with_bounds(), model.check(inputs)[0], inducing):
+                click.echo(line)
+            warnings.filterwarnings("ignore", "latent .* inducing inputs leave", UserWarning)  # what was just said
             return fit_svi(model, inputs, y, checkpoints=checkpoints, **options)
         lengths = GIBBS_DEFAULTS | settings
         click.echo("Gibbs: {num_chains} chains of {num_warmup} + {num_samples} sweeps".format(**lengths))

@@ -16,7 +16,13 @@ from tinygp.transforms import Subspace
 
 from alps_ppl import checks
 from alps_ppl.model import arguments
-from alps_ppl.model.covariances import Covariance, equal_covariance_groups, parameters, with_parameters
+from alps_ppl.model.covariances import (
+    Covariance,
+    equal_covariance_groups,
+    parameters,
+    variances,
+    with_parameters,
+)
 from alps_ppl.model.memory import OutputNoise, PrivateMemory
 from alps_ppl.model.processes import GaussianProcess
 from alps_ppl.model.scales import OnGrid, UnknownScale
@@ -225,7 +231,17 @@ class ALPS:
             raise ValueError("y: expected data of shape (time, output), NaN where a cell is missing, got None")
         inputs, y = self.check(inputs, y)
         checks.warn_if_off_centre(y, self.outputs)
+        checks.warn_if_off_scale(y, self._expected_variance(inputs), self.outputs)
         return inputs, y
+
+    def _expected_variance(self, inputs: Array) -> Float[np.ndarray, " output"]:
+        """Of each output, as its priors have it with every gate on and learnt noise at its prior's mode."""
+        noise = self.noise_variance
+        if self.learns_noise:
+            is_known = isinstance(noise, dist.InverseGamma)
+            noise = np.asarray(noise.rate / (noise.concentration + 1)) if is_known else 0.0
+        of_latents = variances(self.covariances, inputs).mean(1) if not isinstance(inputs, jax.core.Tracer) else 1.0
+        return (self.mixing_variance * np.asarray(of_latents)).sum(1) + noise
 
     learns_inclusion = property(lambda self: self.inclusion_prior is not None, doc="Whether theta is a site.")
     learns_noise = property(lambda self: isinstance(self.noise_variance, dist.Distribution), doc="Whether sigma^2 is.")

@@ -16,6 +16,7 @@ from alps_ppl import checks
 from alps_ppl.checkpoints import Checkpoints
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import parameters
+from alps_ppl.svi.inducing import initial_inducing_inputs, unresolved
 from alps_ppl.svi.optimisation import Optimizer, compiled, optimise
 from alps_ppl.svi.posterior import SVIFit, discrete_elbo
 from alps_ppl.svi.temperature import annealed_temperature
@@ -58,7 +59,8 @@ def fit_svi(
     inputs, y
         (time,) or (time, column), and (time, output) with NaN for a missing cell; nothing is rescaled.
     num_inducing
-        How many inducing inputs the latents share; learnt, spread over the inputs' range at first.
+        How many inducing inputs the latents share; learnt, spread over the inputs' range at first. A warning names the
+        latents that so few can't resolve, and how many could.
     num_steps, learning_rate, optimizer
         Steps of Adam with this rate, or of the given optax or NumPyro optimiser (then ``learning_rate`` isn't used).
     rng_key
@@ -102,6 +104,8 @@ def fit_svi(
         optimizer=optimizer,
     )
     checks.prng_key(rng_key)
+    for warning in unresolved(model, inputs, num_inducing):
+        checks.warn_caller(warning)
     program = compiled(jax.tree.structure(model), optimizer, num_particles, batch_size)
     arguments = (model, initial_inducing_inputs(inputs, num_inducing), inputs, y)
     temperatures_of_steps = jnp.asarray(temperatures, inputs.dtype)
@@ -144,29 +148,6 @@ def check_model(model: ALPS) -> None:
             "private_memory: SVI's family holds the times of a process apart, and so can't fit a memory; take "
             "alps.fit_gibbs, or leave private_memory out (on the command line: --engine gibbs, or --paper-model)"
         )
-
-
-def initial_inducing_inputs(inputs: Float[Array, "time *column"], num_inducing: int) -> Array:
-    """Inducing inputs spread evenly over each column's range; several columns are shuffled against one another.
-
-    Of one column, a gap in the times longer than the spacing counts as one spacing: between two campaigns years apart
-    there is nothing to interpolate.
-    """
-    columns = np.asarray(inputs, np.float64).reshape(len(inputs), -1).T
-    # Half a spacing inside the ends; the shuffles make it a Latin hypercube.
-    grid = (np.arange(num_inducing) + 0.5) / num_inducing
-    if len(columns) == 1:
-        times = np.sort(columns[0])
-        steps = cut = np.diff(times)
-        for _ in range(100):  # the spacing is that of what is left
-            cut = np.minimum(steps, cut.sum() / num_inducing)
-        places = np.interp(grid * cut.sum(), np.concatenate([[0.0], cut.cumsum()]), times)
-        return jnp.asarray(places.reshape(num_inducing, *np.shape(inputs)[1:]))
-    rng = np.random.default_rng(0)
-    spread = [
-        column.min() + np.ptp(column) * (grid if k == 0 else rng.permutation(grid)) for k, column in enumerate(columns)
-    ]
-    return jnp.asarray(np.stack(spread, -1).reshape(num_inducing, *np.shape(inputs)[1:]))
 
 
 def _starts(model: ALPS, num_restarts: int, dtype) -> list[dict[str, Array]]:
