@@ -101,6 +101,24 @@ def of_noisy_mixture(rows: list[dict], noise_sd: float, independent: bool) -> di
     }
 
 
+def of_shared_noise(rows: list[dict]) -> dict[str, Any]:
+    """4.2 with shared noises in the dictionary."""
+    error = np.array([row["rmse"]["gibbs"] for row in rows])
+    over = error / [row["rmse"]["told the latents"] for row in rows]
+    found, decoys = ([[row["probability"]["gibbs"][n] for n in names] for row in rows] for names in (PERIODS, DECOYS))
+
+    def one(values: Iterable, rule: Callable[[Any], bool], form: str = ".3f") -> Claim:
+        return Claim(count(map(rule, values)), span(np.ravel(values), form))
+
+    return {
+        "found": one(found, lambda p: min(p) >= 0.95),
+        "quiet": one(decoys, lambda p: max(p) <= 0.1),
+        "forecast": one(over, lambda ratio: ratio <= 1.05, ".2f"),
+        "error": f"{error.mean():.3f}",
+        "r_hat": f"{max(row['max_rhat'] for row in rows):.2f}",
+    }
+
+
 def noise_grid(rows: list[dict]) -> list[dict]:
     """4.2 over the noise's strength and kind: what is found, kept and forecast."""
 
@@ -266,7 +284,7 @@ def differences(rows: dict[str, list[dict]]) -> pd.DataFrame:
 
 def page() -> str:
     """The whole page, in Markdown."""
-    names = ("square_wave", "noisy_mixture", "boston_housing", "temperature")
+    names = ("square_wave", "noisy_mixture", "boston_housing", "temperature", "shared_noise")
     kept = {name: store.load(store.CLAIMS / f"{name}.json") for name in names}
     missing = [name for name, found in kept.items() if not found["rows"]]
     if missing:
@@ -280,6 +298,7 @@ def page() -> str:
         square_wave=of_square_wave(rows["square_wave"]),
         shared=of_noisy_mixture(rows["noisy_mixture"], noisy_mixture.NOISE_SD, False),
         own=of_noisy_mixture(rows["noisy_mixture"], noisy_mixture.NOISE_SD, True),
+        shared_noise=of_shared_noise(rows["shared_noise"]),
         noise_grid=noise_grid(rows["noisy_mixture"]),
         boston=of_boston(rows["boston_housing"]),
         boston_readings=boston_readings(rows["boston_housing"]),

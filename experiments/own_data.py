@@ -1,13 +1,15 @@
-"""Five tables that the paper doesn't have, each by one ``alps-ppl fit``: what is behind them, and their last tenth.
+"""Five tables that the paper doesn't have, each by ``alps-ppl fit``: what is behind them, and their last tenth.
 
-``python -m experiments.own_data`` runs the commands below, each with the last tenth of the times held out, and scores
-the forecasts beside others': a seasonal naive forecast and AutoETS (statsforecast), and a GP per output (tinygp). It
-writes ``docs/claims/own_data.json`` and ``docs/own_data.md``; what is kept isn't measured again.
+``python -m experiments.own_data`` runs the commands below, each with the last tenth of the times held out, with the
+command's own model, with ranges in the place of lengthscales, and with the paper's model. It scores the forecasts
+beside others': a seasonal naive forecast and AutoETS (statsforecast), and a GP per output (tinygp). It writes
+``docs/claims/own_data.json`` and ``docs/own_data.md``; what is kept isn't measured again.
 
 The other forecasts see one output at a time. They take no missing cells, so theirs are interpolated.
 """
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -84,25 +86,43 @@ TABLES = {
 }
 
 
-def command(table: Table, out: str | Path, seed: int) -> list[str]:
-    """The ``alps-ppl fit`` that is run: the paper's model, with both engines."""
+# The models, and what the command has for them.
+MODELS = {"default": "", "ranges": "", "paper": "--paper-model "}
+# A range goes from a lengthscale's fifth to five times it.
+AROUND = 5
+LENGTHSCALE = re.compile(r"(matern\d\d)\(([\d.]+)(\w+)\)")
+
+
+def _with_ranges(options: str) -> str:
+    """The options with a range in the place of every lengthscale."""
+
+    def around(found: re.Match) -> str:
+        name, number, unit = found.groups()
+        return f"{name}({float(number) / AROUND:g}{unit}..{float(number) * AROUND:g}{unit})"
+
+    return LENGTHSCALE.sub(around, options)
+
+
+def command(table: Table, model: str, out: str | Path, seed: int) -> list[str]:
+    """The ``alps-ppl fit`` that is run; with the paper's model by both engines."""
     file = (DATA / table.file).relative_to(Path.cwd()) if DATA.is_relative_to(Path.cwd()) else DATA / table.file
-    fixed = f"--paper-model --hold-out 10% --seed {seed}"
-    return ["fit", str(file), *shlex.split(f"{table.options} {fixed}"), "--out", str(out)]
+    fixed = f"{MODELS[model]}--hold-out 10% --seed {seed}"
+    options = _with_ranges(table.options) if model == "ranges" else table.options
+    return ["fit", str(file), *shlex.split(f"{options} {fixed}"), "--out", str(out)]
 
 
-def measure(table: str, seed: int) -> dict:
-    """One command's answer and scores, and the other forecasts' on the same cells."""
-    folder = Path("results") / table
+def measure(table: str, model: str, seed: int) -> dict:
+    """One command's answer and scores, and beside the paper's model the other forecasts' on the same cells."""
+    folder = Path("results") / table / model
     begin = time.perf_counter()
-    cli.main([*command(TABLES[table], folder, seed), "--no-progress"], standalone_mode=False)
+    cli.main([*command(TABLES[table], model, folder, seed), "--no-progress"], standalone_mode=False)
     seconds = time.perf_counter() - begin
     inclusion, cells = (pd.read_csv(folder / name) for name in ("inclusion.csv", "predictions.csv"))
     summary = json.loads((folder / "summary.json").read_text())
     jax.clear_caches()
     wide = {engine: rows.set_index("latent").probability.to_dict() for engine, rows in inclusion.groupby("engine")}
     ours = {engine: _cell_scores(rows) for engine, rows in cells.groupby("engine")}
-    others = _others(cells[cells.engine == "gibbs"], TABLES[table].season)
+    others = _others(cells[cells.engine == "gibbs"], TABLES[table].season) if model == "paper" else {}
     scores = {name: rows.mean().round(4).to_dict() | {"num_cells": len(rows)} for name, rows in (ours | others).items()}
     for row in scores.values():
         row["rmse"] = round(float(np.sqrt(row.pop("squared_error"))), 4)
@@ -149,28 +169,48 @@ def _others(cells: pd.DataFrame, season: int) -> dict[str, pd.DataFrame]:
     return {name: pd.concat(frames) for name, frames in found.items()}
 
 
+def forecasts(row: dict) -> dict[str, dict]:
+    """The scores of a row, by the names of the forecasts on the page."""
+    words = {"default": "fit", "ranges": "fit, ranges", "paper": "paper's model"}[row["model"]]
+    ours = {"gibbs": words, "svi": f"{words}, SVI"}
+    return {ours.get(name, name): score for name, score in row["scores"].items()}
+
+
 def page(rows: list[dict]) -> str:
     """``docs/own_data.md`` from the measured rows."""
-    pooled = pd.DataFrame([{"forecast": name, **score} for row in rows for name, score in row["scores"].items()])
+    pooled = pd.DataFrame([{"forecast": name, **score} for row in rows for name, score in forecasts(row).items()])
     coverage = {
         name: np.average(scores.coverage, weights=scores.num_cells)
         for name, scores in pooled.groupby("forecast", sort=False)
     }
-    return render("own_data.md.j2", tables=[_table(row) for row in rows], coverage=coverage, kept=store.load(ROWS))
+    by_table = {name: [row for row in rows if row["table"] == name] for name in TABLES}
+    tables = [_table(found) for found in by_table.values() if found]
+    return render("own_data.md.j2", tables=tables, coverage=coverage, kept=store.load(ROWS))
 
 
-def _table(row: dict) -> dict:
+def _table(rows: list[dict]) -> dict:
     """What the page says of one table."""
-    table = TABLES[row["table"]]
-    scores = pd.DataFrame(row["scores"]).T.assign(nlpd=lambda frame: -frame.log_density)[["rmse", "nlpd", "coverage"]]
+    table = TABLES[rows[0]["table"]]
+    ours = [column for row in rows for column in forecasts(row) if column.startswith(("fit", "paper"))]
+    gates = [probability for row in rows for _, probability in sorted(row["probability"].items())]
+    scores = pd.DataFrame({name: score for row in rows for name, score in forecasts(row).items()}).T
+    scores = scores.assign(nlpd=lambda frame: -frame.log_density)[["rmse", "nlpd", "coverage"]]
     return {
         "file": table.file,
-        "command": shlex.join(["alps-ppl", *command(table, f"results/{row['table']}", row["seed"])]),
+        "command": shlex.join(["alps-ppl", *command(table, "default", f"results/{rows[0]['table']}", rows[0]["seed"])]),
         "sensible": table.sensible,
-        "seconds": row["seconds"],
-        "gate_r_hat": row["diagnostics"]["max_rhat"],
-        "log_joint_r_hat": row["diagnostics"]["lp_rhat"],
-        "gates": pd.DataFrame(row["probability"]).rename_axis("process").reset_index(),
+        "runs": [
+            {
+                "model": {"default": "fit", "ranges": "fit, ranges", "paper": "paper's model, both engines"}[
+                    row["model"]
+                ],
+                "seconds": row["seconds"],
+                "R-hat of the gates": row["diagnostics"]["max_rhat"],
+                "of the log joint": row["diagnostics"]["lp_rhat"],
+            }
+            for row in rows
+        ],
+        "gates": pd.DataFrame(dict(zip(ours, gates, strict=True))).rename_axis("process").reset_index(),
         "scores": scores.rename_axis("forecast").reset_index(),
     }
 
@@ -178,7 +218,7 @@ def _table(row: dict) -> dict:
 def measured(seed: int) -> list[dict]:
     """The rows of a seed that there are, in the tables' order."""
     rows = [row for row in store.load(ROWS)["rows"] if row["seed"] == seed]
-    return sorted(rows, key=lambda row: list(TABLES).index(row["table"]))
+    return sorted(rows, key=lambda row: (list(TABLES).index(row["table"]), list(MODELS).index(row["model"])))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -187,7 +227,7 @@ def measured(seed: int) -> list[dict]:
 def main(tables: tuple[str, ...], seed: int):
     """Fit all five tables, or those named, and write docs/own_data.md."""
     numpyro.enable_x64()
-    cases = [{"table": name, "seed": seed} for name in tables or TABLES]
+    cases = [{"table": name, "model": model, "seed": seed} for name in tables or TABLES for model in MODELS]
     store.collect(ROWS, cases, lambda case: measure(**case), command="python -m experiments.own_data", units=UNITS)
     PAGE.write_text(page(measured(seed)))
     click.echo(f"Written to {PAGE.name}")
