@@ -67,7 +67,7 @@ def test_defaults(tmp_path):
     assert list(table.columns) == ["u", "v"]
     np.testing.assert_array_equal(table.to_numpy(), [[2, np.nan], [1.5, np.nan], [np.nan, 4], [3, 3]])
     assert table.attrs["left_out"] == {
-        "site": "it holds no numbers",
+        "site": "most of its cells are no numbers, such as 'A' in row 1",
         "t": "it is the time once more",
         "empty": "it is empty",
         "k": "it is constant",
@@ -111,12 +111,42 @@ def test_separators_and_decimals_are_found(tmp_path):
         ("t,u\n1,2\n2,inf\n3,5\n", {}, "got 'inf' in row 2"),
         ('t,u\n1,2.5\n2,"3,5"\n3,4.5\n', {}, "got '3,5' in row 2 .*; a decimal comma?"),
         ("t,u\n1,a\n2,b\n", {"outputs": ["u"]}, "numbers in column 'u', got 'a' in row 1"),
-        ("t,u\n1,a\n2,b\n", {}, "beside the times, got none: column 'u': it holds no numbers$"),
+        (
+            "t,u\n1,a\n2,b\n",
+            {},
+            "beside the times, got none: column 'u': most of its cells are no numbers, such as 'a' in row 1$",
+        ),
         ("t,u,v\n1,3,\n2,3,\n", {}, "got none: column 'u': it is constant; column 'v': it is empty$"),
         ("t,u\n1,2\n,3\n", {}, "expected a time in every row, got none in row 2"),
-        ("t,u\n31/01/2020,2\n01/02/2020,3\n", {}, "expected numbers or ISO 8601 dates, .* got '31/01/2020' in row 1"),
+        (
+            "t,u\n02/01/2020,2\n01/02/2020,3\n",
+            {},
+            "day can be told from the month in column 't', got '02/01/2020'; give",
+        ),
+        ("t,u\n31/01/2020,2\n01/13/2020,3\n", {}, "expected dates in column 't', got '01/13/2020' in row 2"),
+        (
+            "t,u\n2020-01-31,2\n",
+            {"date_format": "%d.%m.%Y"},
+            "format '%d.%m.%Y' in column 't', got '2020-01-31' in row 1",
+        ),
+        ("t,u\n2020-01-31,2\n2020-02-01,3\n", {"time_zone": "Europe/London"}, "without an offset"),
+        ("t,u\n2020-01-31T00Z,2\n2020-02-01T00Z,3\n", {"time_zone": "Mars"}, "such as Europe/London, got 'Mars'"),
+        (
+            "t,u\n2020-W01,2\n2020-W54,3\n",
+            {},
+            "weeks, months or quarters of a year in column 't', got '2020-W54' in row 2",
+        ),
+        ("t;u\n1;1,185\n2;2,300\n", {}, "column 'u': is '1,185' a thousand and more, or a number with three decimals"),
+        ("t;u\n1;1.185\n2;2.300\n", {}, "column 'u': is '1.185' a thousand and more"),
+        (
+            "t,station,u\n1,a,2\n",
+            {"id": "staton", "target": "u"},
+            "among t, station, u, got 'staton'; did you mean 'station'",
+        ),
+        ("t,station,u\n1,a,2\n", {"id": "station"}, "target: expected the column of a long table's values"),
+        ("t,u\n1,2\n2,3\n", {"time": "T2"}, "the column of times"),
+        ("date,sales\n1,2\n2,3\n", {"outputs": ["sale"]}, "did you mean 'sales'"),
         ("t,u\n2020-01-01,2\nsoon,3\n", {}, "got 'soon' in row 2"),
-        ("t,u\n20200131,2\n20200201,3\n", {}, "dates without hyphens, 20200131"),
         ("a,b\n1,2\n2,3\n", {}, "which column holds the times. Name one of a, b"),
         ("a,b\n1,2\n2,3\n", {"time": "c"}, "the column of times, 'c', among its columns a, b"),
         ("t,b\n1,2\n2,3\n", {"outputs": ["c"]}, "outputs: .*among b, got .'c'."),
@@ -217,3 +247,108 @@ def test_stretches_that_cannot_be(arguments, message):
     table = pd.DataFrame({"u": np.arange(5.0)}, index=np.arange(5.0))
     with pytest.raises(ValueError, match=message):
         alps.split_table(table, **arguments)
+
+
+def written(tmp_path, text, **arguments):
+    (tmp_path / "table.csv").write_text(text, encoding="utf-8")
+    return alps.read_table(tmp_path / "table.csv", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "values"),
+    [
+        ('t,u\n1,"1,185"\n2,999\n', {}, [1185, 999]),
+        ('t,u\n1,"1,185"\n2,"2,300"\n', {}, [1185, 2300]),
+        ('t,u\n1,"1,532.4"\n2,3\n', {}, [1532.4, 3]),
+        ('t,u\n1,"1,234,567"\n2,3\n', {}, [1234567, 3]),
+        ("t,u\n1,1 185\n2,12\n", {}, [1185, 12]),
+        ("t,u\n1,1\u202f185\n2,12\n", {}, [1185, 12]),
+        ("t,u\n1,1'185.5\n2,12\n", {}, [1185.5, 12]),
+        ("t;u\n1;1.185\n2;575\n", {}, [1185, 575]),
+        ("t;u\n1;1.185,5\n2;575\n", {}, [1185.5, 575]),
+        ("t;u\n1;1.185\n2;2.300\n", {"thousands": "."}, [1185, 2300]),
+        ("t;u\n1;1.185\n2;2.300\n", {"thousands": ""}, [1.185, 2.3]),
+        ("t;u\n1;1,185\n2;2,300\n", {"decimal": ","}, [1.185, 2.3]),
+        ("t,u\n1,1.185\n2,2.300\n", {}, [1.185, 2.3]),
+        ("t;u\n1;0,185\n2;2,300\n", {}, [0.185, 2.3]),
+        ("t;u;v\n1;1,185;0,5\n2;2,300;7\n", {}, [1.185, 2.3]),
+    ],
+)
+def test_thousands_are_grouped_or_an_error(tmp_path, text, arguments, values):
+    table = written(tmp_path, text, **arguments)
+    np.testing.assert_array_equal(table["u"], values)
+    grouped = max(values) > 999 and not any(sign in text for sign in (" ", "\u202f", "'"))
+    assert any("are read as" in note for note in table.attrs["notes"]) == (grouped and "thousands" not in arguments)
+
+
+@pytest.mark.parametrize(
+    ("cells", "name", "dates"),
+    [
+        (["31.12.2024", "01.01.2025"], "t", ["2024-12-31", "2025-01-01"]),
+        (["02.01.2024", "03.01.2024"], "t", ["2024-01-02", "2024-01-03"]),
+        (["31/12/2024 23:00", "01/01/2025 1:30"], "t", ["2024-12-31T23:00", "2025-01-01T01:30"]),
+        (["12/31/2024", "1/1/2025"], "t", ["2024-12-31", "2025-01-01"]),
+        (["201012", "201101"], "yyyymm", ["2010-12-01", "2011-01-01"]),
+        (["201052", "201101"], "week", ["2010-12-27", "2011-01-03"]),
+        (["20101231", "20110101"], "t", ["2010-12-31", "2011-01-01"]),
+        (["2010-W52", "2011-W01"], "t", ["2010-12-27", "2011-01-03"]),
+        (["2010Q4", "2011Q1"], "t", ["2010-10-01", "2011-01-01"]),
+        (["2010M12", "2011M01"], "t", ["2010-12-01", "2011-01-01"]),
+        (["1704067200", "1704070800"], "t", ["2024-01-01", "2024-01-01T01:00"]),
+        (["1704067200000", "1704067200250"], "t", ["2024-01-01", "2024-01-01T00:00:00.250"]),
+        (["1704067200000000", "1704067201000000"], "t", ["2024-01-01", "2024-01-01T00:00:01"]),
+        (["1704067200000000000", "1704067201000000000"], "t", ["2024-01-01", "2024-01-01T00:00:01"]),
+        (["2460310.5", "2460311"], "julian day", ["2024-01-01", "2024-01-01T12:00"]),
+        (["45292", "45292.5"], "Date", ["2024-01-01", "2024-01-01T12:00"]),
+    ],
+)
+def test_dates_as_files_have_them(tmp_path, cells, name, dates):
+    table = written(tmp_path, f"{name},u\n{cells[0]},1\n{cells[1]},2\n", time=name)
+    assert list(table.index) == list(pd.to_datetime(dates, format="ISO8601"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [(["45292", "45293"], "t"), (["0", "1"], "date"), (["201013", "201077"], "t"), (["1.5", "2.5"], "t")],
+)
+def test_numbers_that_are_times_stay_numbers(tmp_path, cells, name):
+    table = written(tmp_path, f"{name},u\n{cells[0]},1\n{cells[1]},2\n", time=name)
+    assert list(table.index) == [float(cell) for cell in cells]
+
+
+def test_a_date_format_is_followed(tmp_path):
+    table = written(tmp_path, "t,u\n05/04/24,1\n06/04/24,2\n", date_format="%d/%m/%y")
+    assert list(table.index) == list(pd.to_datetime(["2024-04-05", "2024-04-06"]))
+
+
+OFFSETS = "t,u\n2024-03-31T00:00+00:00,1\n2024-03-31T02:00+01:00,2\n2024-03-31T03:00+01:00,3\n"
+
+
+def test_stamps_with_offsets_are_said_and_the_wall_clock_kept_if_asked(tmp_path):
+    utc = written(tmp_path, OFFSETS)
+    assert [t.hour for t in utc.index] == [0, 1, 2]
+    assert "several offsets" in utc.attrs["notes"][0]
+    wall = written(tmp_path, OFFSETS, time_zone="Europe/London")
+    assert [t.hour for t in wall.index] == [0, 2, 3]
+    assert wall.index.tz is None
+    one = written(tmp_path, OFFSETS.replace("00:00+00:00", "00:00+01:00"))
+    assert [t.hour for t in one.index] == [0, 2, 3]  # its own clock
+    assert one.attrs["notes"] == []
+
+
+def test_a_long_table_is_one_column_an_output(tmp_path):
+    text = "t,station,u,remark\n1,north,1.5,a\n1,south,2.5,b\n2,south,3.5,c\n2,south,4.5,d\n4,north,5.5,e\n"
+    table = written(tmp_path, text, time="t", id="station", target="u")
+    assert list(table.columns) == ["north", "south"]
+    assert list(table.index) == [1.0, 2.0, 2.0, 4.0]  # what is there twice is a repeated observation
+    np.testing.assert_array_equal(table["south"], [2.5, 3.5, 4.5, np.nan])
+    np.testing.assert_array_equal(table["north"], [1.5, np.nan, np.nan, 5.5])
+    assert list(written(tmp_path, text, id="station", target="u", outputs=["south"]).columns) == ["south"]
+
+
+def test_a_transposed_frame_and_periods():
+    months = pd.period_range("2020-01", periods=3, freq="M")
+    y = pd.DataFrame(np.random.default_rng(0).normal(size=(3, 3)), columns=list("abc"), index=months)
+    assert alps.Data(months, y).input_unit == "days"
+    with pytest.raises(ValueError, match=r"its columns are dates, .*; pass y.T"):
+        alps.Data(months, y.T)

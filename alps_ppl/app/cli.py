@@ -127,7 +127,7 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
     "--latent 'slow = matern12(4d)' --latent 'rough = matern12(12h)' --decoys 2 --out results/weather"
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--time", help="The column of times: numbers or ISO 8601 dates.")
+@click.option("--time", help="The column of times: numbers or dates.")
 @click.option("--outputs", metavar="A,B,...", help="Columns to explain; left out, all columns of numbers.")
 @click.option(
     "--latent",
@@ -155,8 +155,13 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
     help="The paper's model: cycles have one phase in all outputs, and no output has a memory of its own.",
 )
 @click.option("--time-unit", help="The unit of times that are plain numbers: hours, days, years, ...")
+@click.option("--id", metavar="COLUMN", help="Of a long table, a row per output and time: the outputs' names.")
+@click.option("--target", metavar="COLUMN", help="Of a long table: the outputs' values.")
+@click.option("--date-format", metavar="FORMAT", help="How dates are written, e.g. %d/%m/%Y; default: found.")
+@click.option("--time-zone", metavar="ZONE", help="Whose wall clock counts where stamps have offsets: Europe/London.")
 @click.option("--separator", help="Between columns; default: found from the header.")
 @click.option("--decimal", help="The decimal sign; default: found from the cells.")
+@click.option("--thousands", help="The sign that groups thousands, '' for none; default: found from the cells.")
 @click.option("--encoding", help="The file's encoding; default: UTF-8.")
 @click.option("--save-model-file", type=click.Path(path_type=Path), help="Also write the model file that runs here.")
 def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options: Any):

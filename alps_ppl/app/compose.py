@@ -32,6 +32,8 @@ NOISE_SHARE = 0.1
 OWN_PRIOR = (1.0, 0.2)
 FEWEST_INDUCING, MOST_INDUCING, MOST_INDUCING_OF_FEW_ROWS = 15, 40, 60
 BATCH = 256
+# Whole files of Unix times may be in these.
+SUBSECONDS = ("s", "ms", "us", "ns", "seconds", "milliseconds", "microseconds", "nanoseconds")
 # Of one covariance: "memory x 4".
 MOST_ALIKE = 20
 # Rows up to which the sampler's longest and long chains, and SVI's longer ones, stay within two minutes.
@@ -78,6 +80,8 @@ def compose(
     if len(table) < 2:
         raise ValueError(f"{file.name}: expected a table of at least two rows, got one; no process shows in it")
     reading = {"time": str(table.index.name)} | reading
+    if splitting.get("time_unit") in SUBSECONDS and isinstance(table.index, pd.DatetimeIndex):
+        del splitting["time_unit"]  # Unix times in that unit, which the table has as dates
     data = split_table(table, **splitting)
     unit = _unit(data, splitting.get("time_unit"))
     named, twice = _latents(latents, data, unit, num_decoys)
@@ -263,7 +267,8 @@ def _ranges(latents: Sequence[Latent], data: Data) -> dict[str, dict]:
 def _notes(
     table: pd.DataFrame, data: Data, named: list[Latent], twice: list[tuple[Latent, str]], paper_model: bool
 ) -> list[str]:
-    notes = [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
+    notes = [*table.attrs["notes"]]
+    notes += [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
     flat = [name for i, name in enumerate(data.outputs) if len(set(data.y[data.train[:, i], i])) < 2]
     notes += [f"Column {name!r} has no two different values to fit: it says nothing on the processes." for name in flat]
     notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]

@@ -1,14 +1,13 @@
 """A file's cells as they are written: CSV or Parquet, text still, and a column of it as numbers."""
 
 import csv
+import difflib
 import re
 import warnings
 from collections.abc import Sequence
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from alps_ppl.checks import short
@@ -17,8 +16,6 @@ from alps_ppl.tables.dates import not_dates
 # Besides what pandas takes for a missing cell: an empty cell, NA, N/A, NaN, null and the like.
 MISSING = ["-", "--", ".", "?"]
 SEPARATORS = ",;\t|"
-# A number with the decimal sign in it, alone between two NULs.
-WITH_DECIMAL = r"(?<![^\0])\s*[-+]?\d*{}\d+(?:[eE][-+]?\d+)?\s*(?![^\0])"
 
 
 def read_file(path: Path, separator: str | None = None, encoding: str = "utf-8-sig") -> pd.DataFrame:
@@ -45,7 +42,9 @@ def read_file(path: Path, separator: str | None = None, encoding: str = "utf-8-s
             f"{path.name}: expected a name for each of {table.shape[1]} columns in the first row, got {short(header)}; "
             "write them without quotes and line breaks"
         )
-    return table.set_axis(header, axis=1)
+    table = table.set_axis(header, axis=1)
+    table.attrs["separator"] = separator
+    return table
 
 
 def _header(path: Path, separator: str | None, encoding: str) -> tuple[str, list[str]]:
@@ -97,40 +96,13 @@ def _check_names(path: Path, names: list[str]) -> None:
         )
 
 
-def decimal_sign(raw: pd.DataFrame) -> str:
-    """A comma where cells look like 3,5 and none looks like 3.5; else a period."""
-    texts = ["\0".join(cell for cell in cells if isinstance(cell, str)) for _, cells in raw.items()]
-    if any(re.search(WITH_DECIMAL.format(r"\."), text) for text in texts):
-        return "."
-    return "," if any("," in text and re.search(WITH_DECIMAL.format(","), text) for text in texts) else "."
-
-
-def column_numbers(cells: pd.Series, decimal: str) -> np.ndarray:
-    """A column's cells as floats, to the last digit as Python reads them; NaN for what is missing or no number.
-
-    1_000 is no number here, though Python takes it for one: somebody's code or date, perhaps.
-    """
-    if pd.api.types.is_bool_dtype(cells) or pd.api.types.is_datetime64_any_dtype(cells):
-        return np.full(len(cells), np.nan)
-    if pd.api.types.is_numeric_dtype(cells):
-        return cells.to_numpy(float, na_value=np.nan)
-    values = cells.to_numpy(object)
-    if decimal != "." or any("_" in cell for cell in values if isinstance(cell, str)):
-        texts = cells.map(lambda cell: str(cell).replace("_", "no number").replace(decimal, "."), na_action="ignore")
-        values = texts.to_numpy(object)
-    try:
-        return values.astype(float)
-    except (TypeError, ValueError):
-        return np.array([_number(value) for value in values], float)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return np.nan
-
-
 def listed(names: Sequence[str]) -> str:
     """Names for a message, the first twenty."""
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+
+
+def suggestion(name: str, names: Sequence[str]) -> str:
+    """What may have been meant by a name that isn't there, for the end of a message."""
+    near = difflib.get_close_matches(name.lower(), [str(other).lower() for other in names], n=1, cutoff=0.6)
+    meant = next((str(other) for other in names if near and str(other).lower() == near[0]), None)
+    return f"; did you mean {meant!r}?" if meant else ""

@@ -113,6 +113,7 @@ class Data:
         self.inputs, self.dates, self.input_unit, self._origin = times.values, times.dates, times.unit, times.origin
         self.input_label = input_label or times.label
         self._columns = _column_names(inputs, self.inputs)
+        _refuse_transposed(y)
         self.y = by_time("y", _cells(y), self.inputs)
         self.outputs = _names(y, self.y.shape[1], outputs)
         _check_sizes(self.y, self.outputs)
@@ -176,6 +177,13 @@ class Data:
         observed = ~np.isnan(self.y)
         splits = {str(name): int(observed[self.split == name].sum()) for name in np.unique(self.split)}
         return f"Data({len(self.inputs)} times, {len(self.outputs)} outputs, observed cells by split {splits})"
+
+
+def _refuse_transposed(y: Any) -> None:
+    """A table whose columns are dates is one of rows by output; where both are as many, nothing else would tell."""
+    columns = getattr(y, "columns", None)
+    if isinstance(columns, (pd.DatetimeIndex, pd.PeriodIndex)):
+        raise ValueError(f"y: its columns are dates, {short(str(columns[0]))} first; pass y.T, rows being times")
 
 
 def _cells(y: Any) -> np.ndarray:

@@ -32,6 +32,8 @@ def read_times(inputs: Any) -> Times:
 
     Raises a ValueError or TypeError for other shapes, what is none of the three, and a missing time.
     """
+    if isinstance(inputs, pd.PeriodIndex):
+        inputs = inputs.to_timestamp()
     stamps = np.asarray(inputs)
     time_shape("inputs", stamps.shape)
     flat = stamps.reshape(-1)
@@ -80,24 +82,6 @@ def in_utc(cells: Any) -> pd.DatetimeIndex:
 def not_dates(cells: Any) -> Bool[np.ndarray, " time"]:
     """The cells that are no ISO 8601 dates, missing ones among them."""
     return np.asarray(pd.isna(pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)))
-
-
-def column_dates(cells: pd.Series) -> pd.DatetimeIndex:
-    """A file's column of ISO 8601 dates: in UTC if one of them has a zone, else without one.
-
-    Raises a ValueError or TypeError where a cell is no date.
-    """
-    if pd.api.types.is_datetime64_any_dtype(cells):
-        return pd.DatetimeIndex(cells)
-    dates = in_utc(cells)
-    has_zone = cells.astype(str).str.contains(r"[T ].*(?:Z|[-+]\d\d(?::?\d\d)?)$").any()
-    return dates if has_zone else dates.tz_localize(None)
-
-
-def without_hyphens(values: Float[np.ndarray, " time"]) -> bool:
-    """Whether all of these numbers look like 20100131, a date from 1800 to 2200."""
-    month, day = values // 100 % 100, values % 100
-    return bool(((values >= 18000101) & (values < 22000101) & (month >= 1) & (month <= 12) & (day <= 31)).all())
 
 
 def _are_dates(stamps: np.ndarray) -> bool:

@@ -5,8 +5,30 @@ import re
 import numpy as np
 
 # In hours. A year is 365.25 days, a month a twelfth of it.
-DURATIONS = {"s": 1 / 3600, "min": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0, "mo": 8766 / 12, "y": 8766.0}
-UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks", "mo": "months", "y": "years"}
+DURATIONS = {
+    "ns": 1 / 3.6e12,
+    "us": 1 / 3.6e9,
+    "ms": 1 / 3.6e6,
+    "s": 1 / 3600,
+    "min": 1 / 60,
+    "h": 1.0,
+    "d": 24.0,
+    "w": 168.0,
+    "mo": 8766 / 12,
+    "y": 8766.0,
+}
+UNITS = {
+    "ns": "nanoseconds",
+    "us": "microseconds",
+    "ms": "milliseconds",
+    "s": "seconds",
+    "min": "minutes",
+    "h": "hours",
+    "d": "days",
+    "w": "weeks",
+    "mo": "months",
+    "y": "years",
+}
 # A number without a sign, as a regular expression.
 NUMBER = r"(?>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
 

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 from alps_ppl.checks import output_names, short
-from alps_ppl.tables.cells import column_numbers, decimal_sign, listed, read_file
-from alps_ppl.tables.dates import column_dates, not_dates, read_times, without_hyphens
+from alps_ppl.tables.cells import listed, read_file, suggestion
+from alps_ppl.tables.dates import read_times
+from alps_ppl.tables.number_format import NumberFormat, column_numbers, number_format
+from alps_ppl.tables.stamps import holds_dates, read_stamps
 
 TIME_NAMES = ("t", "time", "date", "datetime", "timestamp")
 
@@ -20,30 +22,49 @@ def read_table(
     *,
     time: str | None = None,
     outputs: Sequence[str] | None = None,
+    id: str | None = None,
+    target: str | None = None,
     separator: str | None = None,
     decimal: str | None = None,
+    thousands: str | None = None,
+    date_format: str | None = None,
+    time_zone: str | None = None,
     encoding: str = "utf-8-sig",
 ) -> pd.DataFrame:
     """A CSV or Parquet file of series: its outputs as floats, indexed by its times, sorted.
 
     Rows may come in any order; rows of one time are repeated observations. A missing cell is NaN: empty, NA and the
     like, "-", ".", or "?". Rows without any cell are skipped. A line break in a column's name is read as a space.
-    ``table.attrs["left_out"]`` says which columns weren't read, and why.
+    ``table.attrs["left_out"]`` says which columns weren't read, and why, and ``table.attrs["notes"]`` what was read
+    otherwise than as it stands: numbers that stand for dates, signs that group thousands.
 
     Parameters
     ----------
     path
         The file; Parquet if it ends in .parquet or .pq.
     time
-        The column of times: numbers, or ISO 8601 dates. Left out, it is the only column that holds dates, or else the
+        The column of times: numbers, or dates. Dates are ISO 8601 text; day, month and year where one can tell them
+        apart (31.12.2024, 12/31/2024); weeks, months and quarters (2024-W05, 2024M01, 2024Q1, 202401); Unix times; and
+        Julian dates or a spreadsheet's days in a column whose name says so. Left out, it is the only column that holds
+        dates, or else the
         only one called t, time, date, datetime or timestamp.
     outputs
         The columns to read. Left out, every named column of numbers, but not one that is the time once more (a straight
         line of it), nor an empty or a constant one.
+    id, target
+        Of a long table, with a row per output and time: the column that names the output, and that of its values.
     separator
         Between columns. Left out, the one of comma, semicolon, tab and bar that splits the header into most cells.
     decimal
         The decimal sign. Left out, a comma where cells look like 3,5 and none looks like 3.5; else a period.
+    thousands
+        The sign that groups thousands, "" for none. Left out, it is found where cells leave no doubt, and where they do
+        an error names one. Spaces and apostrophes are found in any case.
+    date_format
+        How dates are written, as in ``datetime.strptime``: "%d/%m/%Y".
+    time_zone
+        Of stamps with an offset: where the clock on the wall is whose times count, as "Europe/London". Left out, those
+        of one offset stay as they are, and others are counted in UTC.
     encoding
         The file's encoding; UTF-8 may have a byte-order mark.
 
@@ -56,16 +77,30 @@ def read_table(
             f"{path.name}: expected columns separated by {separator or ','!r}, got one, {short(raw.columns[0])}; give "
             "the separator"
         )
-    raw = raw.dropna(how="all").reset_index(drop=True)
+    attrs, raw = raw.attrs, raw.dropna(how="all").reset_index(drop=True)
+    raw.attrs = attrs
     if raw.empty:
         raise ValueError(f"{path.name}: expected a header and rows of values, got no rows")
-    decimal = decimal or decimal_sign(raw)
-    name = _time_column(path, raw, time, decimal)
-    times = _times(path, name, raw[name], decimal)
+    try:
+        form = number_format(raw, decimal, thousands)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    notes = _grouped_note(raw, form) if thousands is None else []
+    name = _time_column(path, raw, time, form)
+    if id is not None or target is not None:
+        raw = _wide(path, raw, name, id, target, outputs)
+    if raw[name].isna().any():
+        row = int(np.argmax(raw[name].isna()))
+        raise ValueError(f"{path.name}: expected a time in every row, got none in row {row + 1}; drop that row")
+    try:
+        stamps = read_stamps(raw[name], form, date_format=date_format, time_zone=time_zone)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    times = stamps.times
     t = read_times(times).values
     left_out, columns = {}, {}
     for output in _columns(path, raw, name, outputs):
-        values = column_numbers(raw[output], decimal)
+        values = column_numbers(raw[output], form)
         reason = None if outputs is not None else _reason_to_leave_out(raw[output], values, t)
         if reason:
             left_out[output] = reason
@@ -78,64 +113,73 @@ def read_table(
             f"{path.name}: expected at least one column of numbers that vary beside the times, got none: {found}"
         )
     table = pd.DataFrame(columns).set_axis(pd.Index(times, name=name)).sort_index(kind="stable")
-    table.attrs["left_out"] = left_out
+    table.attrs |= {"left_out": left_out, "notes": [*notes, *stamps.notes]}
     return table
+
+
+def _grouped_note(raw: pd.DataFrame, form: NumberFormat) -> list[str]:
+    """What to say where a comma or a period groups thousands: 1,185 might have been meant otherwise."""
+    for name, cells in raw.items():
+        for cell in cells.head(1000):
+            if isinstance(cell, str) and any(sign in cell for sign in form.thousands if sign in ",."):
+                number = column_numbers(pd.Series([cell]), form)[0]
+                if np.isfinite(number):
+                    return [f"Column {name!r}: {cell.strip()} and the like are read as {number:g}."]
+    return []
+
+
+def _wide(
+    path: Path, raw: pd.DataFrame, time: str, id: str | None, target: str | None, outputs: Sequence[str] | None
+) -> pd.DataFrame:
+    """A row per time from a row per output and time; what is there twice has a row of its own."""
+    for option, column in (("id", id), ("target", target)):
+        if column is None or column not in raw.columns or column == time:
+            hint = "" if column is None else suggestion(column, raw.columns)
+            raise ValueError(
+                f"{path.name}: {option}: expected the column of a long table's "
+                f"{'names' if option == 'id' else 'values'} among {listed(list(raw.columns))}, got {column!r}{hint}"
+            )
+    names = raw[id].astype(str)
+    if raw[id].isna().any():
+        raise ValueError(
+            f"{path.name}: id: expected a name in every row, got none in row {int(raw[id].isna().argmax()) + 1}"
+        )
+    repeated = raw.groupby([names, time], dropna=False, sort=False).cumcount()
+    long = pd.DataFrame({"time": raw[time], "again": repeated, "name": names, "value": raw[target]})
+    order = [str(name) for name in (outputs or names.unique())]
+    wide = long[long.name.isin(order)].pivot(index=["time", "again"], columns="name", values="value")
+    wide = wide.reindex(columns=[name for name in order if name in wide.columns])
+    return wide.reset_index("time").reset_index(drop=True).rename(columns={"time": time}).rename_axis(None, axis=1)
 
 
 def read_cells(path: Path) -> pd.DataFrame:
     """A file's cells as they are written, numbers where a whole column is of numbers; the separator is found."""
     raw = read_file(path)
-    decimal = decimal_sign(raw)
-    numbers = {name: column_numbers(cells, decimal) for name, cells in raw.items()}
-    return pd.DataFrame({name: raw[name] if np.isnan(values).any() else values for name, values in numbers.items()})
+    form = number_format(raw)
+    numbers = {name: column_numbers(cells, form) for name, cells in raw.items()}
+    found = {name: raw[name] if np.isnan(values).any() else values for name, values in numbers.items()}
+    for name, cells in raw.items():
+        if holds_dates(cells, form) and not cells.isna().any():
+            found[name] = read_stamps(cells, form).times
+    return pd.DataFrame(found)
 
 
-def _time_column(path: Path, raw: pd.DataFrame, time: str | None, decimal: str) -> str:
+def _time_column(path: Path, raw: pd.DataFrame, time: str | None, form: NumberFormat) -> str:
     names = list(raw.columns)
     if time is not None:
         if time not in names:
-            raise ValueError(f"{path.name}: expected the column of times, {time!r}, among its columns {listed(names)}")
+            hint = suggestion(time, names)
+            raise ValueError(
+                f"{path.name}: expected the column of times, {time!r}, among its columns {listed(names)}{hint}"
+            )
         return time
     for candidates in (
-        [name for name in names if _holds_dates(raw[name], decimal)],
+        [name for name in names if holds_dates(raw[name], form)],
         [name for name in names if name.lower() in TIME_NAMES],
     ):
         if len(candidates) == 1:
             return candidates[0]
     raise ValueError(f"{path.name}: which column holds the times? Name one of {listed(names)}")
-
-
-def _holds_dates(cells: pd.Series, decimal: str) -> bool:
-    """By its first hundred cells: dates, and not the numbers that would pass for years."""
-    first = cells.dropna().head(100)
-    if pd.api.types.is_datetime64_any_dtype(first):
-        return True
-    return len(first) > 0 and bool(np.isnan(column_numbers(first, decimal)).all() and not not_dates(first).any())
-
-
-def _times(path: Path, name: str, cells: pd.Series, decimal: str) -> Any:
-    """Numbers or dates; an error where there are neither."""
-    if cells.isna().any():
-        row = int(np.argmax(cells.isna()))
-        raise ValueError(f"{path.name}: expected a time in every row, got none in row {row + 1}; drop that row")
-    values = column_numbers(cells, decimal)
-    if np.isfinite(values).all():
-        if without_hyphens(values):
-            raise ValueError(
-                f"{path.name}: column {name!r} looks like dates without hyphens, {cells.iloc[0]}; write them as "
-                "2010-01-31"
-            )
-        return values
-    try:
-        return column_dates(cells)
-    except (ValueError, TypeError):
-        wrong = not_dates(cells)
-        bad = np.isnan(values) if np.isfinite(values).sum() > (~wrong).sum() else wrong
-        row = int(np.argmax(bad))
-        raise ValueError(
-            f"{path.name}: expected numbers or ISO 8601 dates, such as 2010-01-31 or 2010-01-31T18:00, in column "
-            f"{name!r}, got {cells.iloc[row]!r} in row {row + 1}"
-        ) from None
 
 
 def _columns(path: Path, raw: pd.DataFrame, time: str, outputs: Sequence[str] | None) -> list[str]:
@@ -144,7 +188,8 @@ def _columns(path: Path, raw: pd.DataFrame, time: str, outputs: Sequence[str] | 
         return names
     unknown = [name for name in output_names(outputs) if name not in names]
     if unknown:
-        raise ValueError(f"{path.name}: outputs: expected columns among {listed(names)}, got {short(unknown)}")
+        hint = suggestion(unknown[0], names)
+        raise ValueError(f"{path.name}: outputs: expected columns among {listed(names)}, got {short(unknown)}{hint}")
     return list(outputs)
 
 
@@ -154,7 +199,8 @@ def _reason_to_leave_out(cells: pd.Series, values: np.ndarray, t: np.ndarray) ->
     if present == 0:
         return "it is empty"
     if seen.sum() < 0.5 * present:
-        return "it holds no numbers"
+        row = int(np.argmax(cells.notna().to_numpy() & ~seen))
+        return f"most of its cells are no numbers, such as {short(cells.iloc[row])} in row {row + 1}"
     if not cells.name:
         return "it has no name"
     if len(values) > 1 and values[seen].min() == values[seen].max():
