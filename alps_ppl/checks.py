@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array
 from numpyro.util import is_prng_key
 
-# An output's mean square this many times its expected variance, or this part of it, is in another unit.
+# An output's variance this many times its expected variance, or this part of it, is in another unit.
 OFF_SCALE = 1e4
 
 
@@ -200,10 +200,10 @@ def warn_if_off_scale(y: Array, expected: np.ndarray, outputs: Sequence[str]) ->
         return
     for output, column, variance in zip(outputs, np.asarray(y, np.float64).T, expected, strict=True):
         present = column[~np.isnan(column)]
-        square = (present**2).mean() if present.size else 0.0
+        square = present.var() if present.size else 0.0
         if square > OFF_SCALE * variance or 0 < square < variance / OFF_SCALE:
             warn_caller(
-                f"y: output {output!r} has a mean square of {square:.2g}, but mixing_variance and noise_variance "
+                f"y: output {output!r} has a variance of {square:.2g}, but mixing_variance and noise_variance "
                 f"expect {variance:.2g}, and so the gates say little; standardise y (alps.Data does), or give both "
                 "variances in its squared unit"
             )

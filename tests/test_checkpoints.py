@@ -1,5 +1,6 @@
 """A run that is killed and goes on gives what an uninterrupted one gives, to the bit; and ``alps-ppl predict``."""
 
+import io
 import signal
 import subprocess
 import sys
@@ -119,6 +120,28 @@ def test_predict_writes_the_files_units(call, finished_run, tmp_path):
     for name in ("mean", "sd", "lower", "upper"):
         np.testing.assert_allclose(back[name].to_numpy(), known[name].to_numpy(), rtol=1e-9)
     assert new["mean"].between(20, 80).all()
+
+
+def test_predictions_up_to_a_horizon_go_on_from_the_fitted_times(call, finished_run, tmp_path):
+    folder = finished_run[0]
+    last = pd.read_csv(folder / "predictions.csv").query("split == 'train'")
+    status, long, error = call("predict", folder, "--horizon", "3d")
+    assert status == 0, error
+    frame = pd.read_csv(io.StringIO(long))
+    assert len(frame) == 3 * frame.output.nunique()
+    assert frame.input.min() == last.input.max() + 1
+    times = frame[["date"]].drop_duplicates().to_csv(index=False)
+    (tmp_path / "at.csv").write_text(times)
+    assert call("predict", folder, "--at", tmp_path / "at.csv")[1] == long
+    _, wide, _ = call("predict", folder, "--horizon", "3d", "--wide")
+    by_time = pd.read_csv(io.StringIO(wide))
+    assert len(by_time) == 3
+    for output, rows in frame.groupby("output"):
+        np.testing.assert_array_equal(by_time[f"{output} mean"], rows["mean"])
+        np.testing.assert_array_equal(by_time[f"{output} upper"], rows["upper"])
+    for wrong in ([], ["--horizon", "3d", "--at", tmp_path / "at.csv"]):
+        status, _, error = call("predict", folder, *wrong)
+        assert (status, error) == (2, "alps-ppl: expected --at FILE or --horizon DURATION, and not both\n")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ jax.monitoring.register_event_duration_secs_listener(
     lambda event, *_, **__: COMPILED.append(event) if "backend_compile" in event else None
 )
 
-SETTINGS = {alps.fit_svi: SVI, alps.fit_gibbs: {"num_warmup": 5, "num_samples": 5, "num_chains": 2}}
+SETTINGS = {
+    alps.fit_svi: SVI | {"num_inducing": 12},
+    alps.fit_gibbs: {"num_warmup": 5, "num_samples": 5, "num_chains": 2},
+}
 
 
 def problem(seed):

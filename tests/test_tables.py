@@ -352,3 +352,45 @@ def test_a_transposed_frame_and_periods():
     assert alps.Data(months, y).input_unit == "days"
     with pytest.raises(ValueError, match=r"its columns are dates, .*; pass y.T"):
         alps.Data(months, y.T)
+
+
+WORKDAYS = pd.bdate_range("2024-01-01", periods=40)  # to Friday, 23 February
+HOURS = pd.to_timedelta(np.arange(8, 19), unit="h")
+DAYTIME = pd.DatetimeIndex([day + hour for day in pd.date_range("2024-05-01", periods=30) for hour in HOURS])
+TRADING = pd.DatetimeIndex([day + hour for day in WORKDAYS for hour in HOURS])
+MONTH_ENDS = pd.date_range("2020-01-31", periods=30, freq="ME")
+QUARTERS = pd.date_range("2015-03-31", periods=30, freq="QE")
+
+
+@pytest.mark.parametrize(
+    ("index", "forecast", "count", "last"),
+    [
+        (WORKDAYS, "7d", 5, "2024-03-01"),
+        (WORKDAYS, "1y", 260, "2025-02-21"),
+        (WORKDAYS, "1d", 1, "2024-02-26"),
+        (WORKDAYS.delete([5, 17]), "7d", 5, "2024-03-01"),
+        (TRADING, "7d", 55, "2024-03-01T18:00"),
+        (TRADING.delete(slice(30, 41)), "4d", 22, "2024-02-27T18:00"),
+        (DAYTIME, "2d", 22, "2024-06-01T18:00"),
+        (MONTH_ENDS, "1y", 12, "2023-06-30"),
+        (MONTH_ENDS.delete([3, 9]), "1y", 12, "2023-06-30"),
+        (QUARTERS.delete(4), "1y", 4, "2023-06-30"),
+        (pd.date_range("1990-01-01", periods=30, freq="YS"), "5y", 5, "2024-01-01"),
+        (pd.date_range("2024-01-01", periods=300, freq="h").delete(slice(30, 40)), "2d", 48, "2024-01-15T11:00"),
+        (pd.date_range("2024-01-01", periods=30, freq="W-MON").delete([3]), "4w", 4, "2024-08-19"),
+    ],
+)
+def test_a_forecast_goes_on_in_the_tables_rhythm(index, forecast, count, last):
+    table = pd.DataFrame({"u": np.random.default_rng(0).normal(size=len(index))}, index=index)
+    data = alps.split_table(table, forecast=forecast)
+    stamps = pd.DatetimeIndex(data.dates[data.split[:, 0] == "forecast"])
+    assert (len(stamps), stamps[-1]) == (count, pd.Timestamp(last))
+    assert (stamps > index[-1]).all()
+    assert stamps.is_monotonic_increasing
+
+
+def test_what_is_held_out_is_calendar_time():
+    table = pd.DataFrame({"u": np.arange(40.0)}, index=WORKDAYS)
+    assert (alps.split_table(table, hold_out="14d").split == "test").sum() == 10
+    months = pd.DataFrame({"u": np.arange(30.0)}, index=MONTH_ENDS)
+    assert (alps.split_table(months, hold_out="1y").split == "test").sum() == 12

@@ -79,16 +79,19 @@ def run(model_file: Path, **options: Any):
 
 @cli.command(epilog="Example: alps-ppl predict results/square_wave --at times.csv --out forecast.csv")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--at", "times", required=True, type=click.Path(path_type=Path), help="A CSV file with a column of times."
-)
+@click.option("--at", "times", type=click.Path(path_type=Path), help="A CSV file with a column of times.")
+@click.option("--horizon", metavar="DURATION", help="Instead of --at: how far from the last fitted time on, e.g. 7d.")
+@click.option("--wide", is_flag=True, help="A row per time, in the place of one per time and output.")
 @click.option("--engine", type=click.Choice(ENGINES), help="Default: gibbs if DIR has it, else svi.")
 @click.option("--interval", type=float, default=0.9, show_default=True, help="The probability of lower to upper.")
 @click.option("--out", type=click.Path(path_type=Path), help="The CSV file to write. Default: standard output.")
-def predict(folder: Path, times: Path, engine: str | None, interval: float, out: Path | None):
+def predict(
+    folder: Path, times: Path | None, horizon: str | None, engine: str | None, out: Path | None, **options: Any
+):
     """Predict every output at new times from the results in DIR, without the data.
 
-    The times are dates or numbers as in the data that were fitted, in a column of the same name or the only one.
+    The times are those of --at, or go on from the last fitted one up to --horizon. Those of --at are dates or numbers
+    as in the data that were fitted, in a column of the same name or the only one.
     Written are mean, sd and the interval of each output, in the data's units.
     """
     import numpyro
@@ -97,20 +100,22 @@ def predict(folder: Path, times: Path, engine: str | None, interval: float, out:
     paths = [folder / f"posterior_{name}.nc" for name in named if (folder / f"posterior_{name}.nc").is_file()]
     if not paths:
         raise BadInput(f"DIR: expected results of alps-ppl run, with posterior_{named[0]}.nc, got {str(folder)!r}")
+    if (times is None) == (horizon is None):
+        raise BadInput("expected --at FILE or --horizon DURATION, and not both")
     try:
         from alps_ppl.tables.reading import read_cells
 
-        table = read_cells(times)
+        table = None if times is None else read_cells(times)
     except (OSError, ValueError) as error:
         raise BadInput(f"--at: expected a CSV file with a column of times, got {str(times)!r}: {error}") from None
-    if len(table) == 0:
+    if table is not None and len(table) == 0:
         raise BadInput(f"--at: expected at least one time, got {str(times)!r} without rows below its header")
     try:
         from alps_ppl.app.at_times import predict_table
         from alps_ppl.results.files import precision
 
         numpyro.enable_x64(precision(paths[0]) == 64)
-        frame = predict_table(paths[0], table, interval=interval)
+        frame = predict_table(paths[0], table, horizon=horizon, **options)
     except (ValueError, TypeError) as error:
         raise BadInput(str(error)) from error
     try:

@@ -108,6 +108,13 @@ def compose(
     changed = settings or {}
     svi = svi_settings(data, [latent.parsed for latent in named]) | changed.get("SVI", {})
     gibbs = gibbs_settings(data, has_memory=memory is not None) | changed.get("GIBBS", {})
+    notes = _notes(table, data, named, twice, paper_model)
+    if {"hold_out", "forecast"} <= set(splitting):
+        held = int((data.split == "test").any(1).sum())
+        notes.append(
+            f"The forecast is from a fit without the {held} rows held out at the end; for one from the file's "
+            "last row, leave --hold-out out."
+        )
     source = model_file(
         file.resolve(),
         list(table.columns),
@@ -124,7 +131,7 @@ def compose(
         svi=svi,
         gibbs=gibbs,
     )
-    return Problem(name, data, model, svi, gibbs, source=source), _notes(table, data, named, twice, paper_model)
+    return Problem(name, data, model, svi, gibbs, source=source), notes
 
 
 def _is_a_cycle(covariance: Any) -> bool:

@@ -137,8 +137,6 @@ def at_scales(
 
     With ``opened``, the number of a process with an unknown scale, its latents' weights are those of its features.
     """
-    if not layout.scaled:
-        return stats
     blocks = [jnp.eye(held, dtype=stats.gram.dtype) for held in layout.held]
     states = stats.states
     for k, (latents, scale) in enumerate(zip(layout.scaled, stats.scales, strict=True)):

@@ -93,7 +93,7 @@ class Target(NamedTuple):
 
     def at_scales(self, chain: Chain, opened: int | None = None) -> Statistics:
         """The statistics with unknown scales where the chain has them; see ``statistics.at_scales``."""
-        return at_scales(self.stats, self.plan.layout, chain.scales, opened)
+        return self.stats if chain.scales is None else at_scales(self.stats, self.plan.layout, chain.scales, opened)
 
 
 def members(model: ALPS) -> list[list[int]]:

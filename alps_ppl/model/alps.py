@@ -20,7 +20,7 @@ from alps_ppl.model.covariances import (
     Covariance,
     equal_covariance_groups,
     parameters,
-    variances,
+    prior_variances,
     with_parameters,
 )
 from alps_ppl.model.memory import OutputNoise, PrivateMemory
@@ -240,7 +240,9 @@ class ALPS:
         if self.learns_noise:
             is_known = isinstance(noise, dist.InverseGamma)
             noise = np.asarray(noise.rate / (noise.concentration + 1)) if is_known else 0.0
-        of_latents = variances(self.covariances, inputs).mean(1) if not isinstance(inputs, jax.core.Tracer) else 1.0
+        of_latents = (
+            prior_variances(self.covariances, inputs).mean(1) if not isinstance(inputs, jax.core.Tracer) else 1.0
+        )
         return (self.mixing_variance * np.asarray(of_latents)).sum(1) + noise
 
     learns_inclusion = property(lambda self: self.inclusion_prior is not None, doc="Whether theta is a site.")

@@ -184,6 +184,14 @@ def grams(
     return _batched(covariances, lambda covariance: covariance(inputs_1, inputs_2))
 
 
+@jax.jit
+def prior_variances(
+    covariances: Sequence[Covariance], inputs: Float[Array, "time *column"]
+) -> Float[Array, "latent time"]:
+    """``variances``, compiled once for covariances of one structure."""
+    return variances(covariances, inputs)
+
+
 def variances(covariances: Sequence[Covariance], inputs: Float[Array, "time *column"]) -> Float[Array, "latent time"]:
     """The prior variances k_j(t, t) of all latents."""
     return _batched(covariances, lambda covariance: covariance(inputs))

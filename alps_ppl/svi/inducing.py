@@ -1,11 +1,12 @@
 """Inducing inputs: where they start, and whether there are enough of them."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from alps_ppl.model.alps import ALPS
-from alps_ppl.model.covariances import Covariance, grams, variances
+from alps_ppl.model.covariances import Covariance, prior_variances
 from alps_ppl.model.processes import default_jitter
 
 # The part of a latent's variance, on average over the inputs, that inducing inputs may leave open at the start: 20 for
@@ -38,6 +39,9 @@ def initial_inducing_inputs(inputs: Float[Array, "time *column"], num_inducing: 
     return jnp.asarray(np.stack(spread, -1).reshape(num_inducing, *np.shape(inputs)[1:]))
 
 
+_gram = jax.jit(lambda covariance, z, t: covariance(z, t))
+
+
 def unresolved(model: ALPS, inputs: Float[Array, "time *column"], num_inducing: int) -> list[str]:
     """What to say of each latent that so many inducing inputs can't resolve, and how many could."""
     found = []
@@ -61,8 +65,8 @@ def _left(covariance: Covariance, inputs: Array, num_inducing: int, jitter: floa
     """The part of a latent's variance at the inputs that inducing inputs leave open at their start."""
     z = initial_inducing_inputs(inputs, min(num_inducing, len(inputs)))
     some = inputs[np.unique(np.linspace(0, len(inputs) - 1, FEW_INPUTS).round().astype(int))]
-    K_zz, K_zt = (np.asarray(grams([covariance], z, t)[0], np.float64) for t in (z, some))
-    prior = np.asarray(variances([covariance], some)[0], np.float64)
+    K_zz, K_zt = (np.asarray(_gram(covariance, z, t), np.float64) for t in (z, some))
+    prior = np.asarray(prior_variances((covariance,), some)[0], np.float64)
     scale = np.trace(K_zz) / len(K_zz)
     if not (np.isfinite(K_zz).all() and scale > 0 and prior.sum() > 0):
         return 0.0

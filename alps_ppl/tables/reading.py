@@ -14,7 +14,7 @@ from alps_ppl.tables.dates import read_times
 from alps_ppl.tables.number_format import NumberFormat, column_numbers, number_format
 from alps_ppl.tables.stamps import holds_dates, read_stamps
 
-TIME_NAMES = ("t", "time", "date", "datetime", "timestamp")
+TIME_NAMES = ("t", "time", "date", "datetime", "timestamp", "yyyymm", "yyyymmdd", "yearmonth", "yearweek", "yyyyww")
 
 
 def read_table(

@@ -12,7 +12,7 @@ from alps_ppl.app.report.verdict import NAMES, OFF, Note, status
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import align_signs
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors, worst_convergence
-from alps_ppl.results.scales import interchangeable, scales
+from alps_ppl.results.scales import ALIKE, interchangeable, scales
 from alps_ppl.results.shares import of_one_output, variance_shares, while_on
 from alps_ppl.results.trees import processes
 from alps_ppl.tables.data import Conversion
@@ -154,7 +154,7 @@ def own_memory_note(shares: dict[str, Any]) -> list[Note]:
 def scale_notes(tree: xr.DataTree, on: list[str], conversion: Conversion | None) -> list[Note]:
     """What is known of the unknown scales of the processes that are on."""
     table, unit = scales({"tree": tree}), _unit(conversion)
-    alike = {name for names in interchangeable({"tree": tree}).processes.unique() for name in names.split(", ")}
+    alike = {name for names in _interchangeable(tree).processes.unique() for name in names.split(", ")}
     notes = []
     for name, rows in table[table.process.isin(set(on) - alike)].groupby("process", sort=False):
         values = [f"{row.median:.4g}{unit} ({row.lower:.4g} to {row.upper:.4g})" for row in rows.itertuples()]
@@ -168,6 +168,12 @@ def scale_notes(tree: xr.DataTree, on: list[str], conversion: Conversion | None)
     return notes
 
 
+def _interchangeable(tree: xr.DataTree) -> pd.DataFrame:
+    """``interchangeable`` where the tree has what it needs: an older file may not."""
+    known = {"observed_data", "constant_data"} <= set(tree.children) and "x" in tree["posterior"]
+    return interchangeable({"tree": tree}) if known else pd.DataFrame(columns=ALIKE)
+
+
 def _unit(conversion: Conversion | None) -> str:
     """The inputs' unit after a number, where it is known."""
     step = None if conversion is None else conversion.step
@@ -176,7 +182,7 @@ def _unit(conversion: Conversion | None) -> str:
 
 def interchangeable_notes(tree: xr.DataTree, conversion: Conversion | None) -> list[Note]:
     """How many of interchangeable processes are on, and what each carries."""
-    table, unit = interchangeable({"tree": tree}), _unit(conversion)
+    table, unit = _interchangeable(tree), _unit(conversion)
     notes = []
     for named, rows in table.groupby("processes", sort=False):
         names = named.split(", ")
