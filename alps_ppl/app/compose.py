@@ -37,7 +37,7 @@ SUBSECONDS = ("s", "ms", "us", "ns", "seconds", "milliseconds", "microseconds", 
 # Of one covariance: "memory x 4".
 MOST_ALIKE = 20
 # Rows up to which the sampler's longest and long chains, and SVI's longer ones, stay within two minutes.
-FEW, LONG = 500, 1_500
+FEW, LONG, MUCH_WORK = 500, 1_500, 10_000
 
 
 class Latent(NamedTuple):
@@ -175,6 +175,9 @@ def gibbs_settings(data: Data, *, has_memory: bool = False) -> dict:
     warmup, samples = (500, 1_000) if n <= FEW else (300, 500) if n <= LONG else (150, 150)
     if has_memory and n > FEW // 2:
         warmup, samples = (400, 600) if n <= FEW else (200, 300) if n <= LONG else (150, 150)
+    work = n * len(data.outputs) ** 2  # of a factorisation, where outputs' memories are states
+    if has_memory and work > MUCH_WORK:
+        warmup, samples = min((warmup, samples), (200, 300) if work <= 5 * MUCH_WORK else (150, 150))
     return {"num_warmup": warmup, "num_samples": samples, "num_chains": 4}
 
 
