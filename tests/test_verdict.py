@@ -1,13 +1,16 @@
 """The verdict's sentences, over tables made by hand."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from alps_ppl.app.report.verdict import listed, status, verdict
+from alps_ppl.app.report.verdict import listed, verdict
+from alps_ppl.results.inclusion import status
 
 
-def table(engines, *, r_hat=1.0, prior=0.5, groups=()):
+def table(engines, *, r_hat=1.0, prior=0.5, groups=(), spread=MappingProxyType({})):
     """``engines``: {engine: {latent: probability}}; ``groups``: sets of latents of equal covariance, last in order."""
     rows = []
     for engine, latents in engines.items():
@@ -22,6 +25,8 @@ def table(engines, *, r_hat=1.0, prior=0.5, groups=()):
                     "latent": latent,
                     "engine": engine,
                     "probability": probability,
+                    "lowest": probability - spread.get(latent, 0.0),
+                    "highest": probability,
                     "r_hat": np.nan
                     if engine == "svi"
                     else r_hat.get(latent, 1.0)
@@ -79,19 +84,38 @@ def test_thresholds():
     assert [status(p) for p in (0, 0.1, 0.1001, 0.8999, 0.9, 1)] == ["off"] * 2 + ["undecided"] * 2 + ["on"] * 2
 
 
-def test_chains_that_disagree_come_first():
+def test_chains_that_disagree_come_first_and_the_numbers_stay_the_samplers():
     svi = {name: p if name != "slow" else 0.0 for name, p in SIX.items()}
-    found = verdict(table({"svi": svi, "gibbs": SIX}, r_hat={"slow": 1.2}), lp_r_hat=1.02, num_chains=4)
-    assert found.engine == "svi"
+    both = table({"svi": svi, "gibbs": SIX}, r_hat={"slow": 1.2}, spread={"slow": 0.9})
+    found = verdict(both, lp_r_hat=1.02, num_chains=4)
+    assert found.engine == "gibbs"
     assert found.headline == (
-        "The chains disagree, so nothing is settled yet. By SVI: one of six candidate processes is in these data: "
-        "daily 0.99."
+        "The chains disagree about slow, so that isn't settled. Taken all together: two of six candidate processes are "
+        "in these data: daily 0.99, slow 1.00."
     )
     assert found.notes[0].level == "bad"
-    assert found.notes[0].text.startswith("The chains disagree about slow (largest R-hat of a gate 1.200, of the log")
-    alone = verdict(table({"gibbs": SIX}, r_hat=np.inf), num_chains=2)
-    assert alone.engine == "gibbs"
-    assert alone.headline.startswith("The chains disagree, so nothing is settled yet. Taken all together: two of six")
+    assert found.notes[0].text.startswith("The chains disagree about slow (0.10 to 1.00): one chain alone would have")
+    alone = verdict(table({"gibbs": SIX}, r_hat=np.inf, spread={"slow": 0.999, "daily": 0.99}), num_chains=2)
+    assert alone.headline.startswith("The chains disagree about daily and slow, so these aren't settled. Taken all")
+
+
+@pytest.mark.parametrize("apart", [{"31 h": 0.004}, {"rough": 0.05}, {"daily": 0.05}])
+def test_chains_that_differ_without_another_answer_are_no_alarm(apart):
+    found = verdict(table({"gibbs": SIX}, r_hat=1.05, spread=apart), lp_r_hat=1.02, num_chains=4)
+    assert found.notes[0].level == "good"
+    assert found.headline.endswith("The chains agree.")
+
+
+def test_too_few_times_come_first():
+    found = verdict(table({"gibbs": {"a": 0.998}}), num_chains=4, num_times=2)
+    assert found.headline.startswith("2 times are too few to tell one process from another. The one candidate")
+    assert found.notes[0].level == "bad"
+
+
+def test_engines_that_agree_on_gates_may_differ_in_predictions():
+    found = verdict(table({"svi": SIX, "gibbs": SIX}), num_chains=4, differences={"predictive mean": 1.36})
+    assert any(note.level == "caution" and "differ by up to 1.36 sds" in note.text for note in found.notes)
+    assert not any("SVI and Gibbs agree: " in note.text for note in found.notes)
 
 
 def test_modes():

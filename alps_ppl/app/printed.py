@@ -16,13 +16,20 @@ from alps_ppl.app.report.sections import (
     scale_notes,
     thinned,
 )
-from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT
+from alps_ppl.app.report.verdict import FEWEST_TIMES
+from alps_ppl.results.inclusion import LARGEST_LOG_JOINT_R_HAT, disagreements
 
 
 def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
     """Print what was found, with the ``summary`` that ``outputs.write`` returned, and where it was written."""
     engines = list(outcome.fitted)
     wide = _wide(outcome.table, engines)
+    num_times = int(outcome.problem.data.train_rows.sum())
+    if num_times < FEWEST_TIMES:
+        click.echo(
+            f"\n{num_times} times are too few to tell one process from another: the probabilities say more of the "
+            "priors than of these data."
+        )
     click.echo("\nWhich processes are there? The probability that each gate is on:")
     click.echo(_text(wide))
     if "gibbs" in engines:
@@ -45,7 +52,7 @@ def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
     click.echo(_text(pd.DataFrame(rows).T.dropna(how="all")))  # a forecast has no observed cell to score
     click.echo("\n" + ", ".join(f"{engine}: {summary[engine]['seconds']:.1f} s" for engine in engines))
     if "gibbs" in engines:
-        _warn(summary["gibbs"]["max_rhat"], summary["gibbs"]["lp_rhat"])
+        _warn(outcome.table, summary["gibbs"]["max_rhat"], summary["gibbs"]["lp_rhat"])
     click.echo(f"Written to {out}; as a page: {shlex.join(['alps-ppl', 'report', str(out)])}")
 
 
@@ -72,13 +79,14 @@ def _text(table: pd.DataFrame) -> str:
     return table.to_string(float_format="{:.3f}".format, formatters={"ess": "{:.0f}".format}, na_rep="-")
 
 
-def _warn(max_rhat: float, lp_rhat: float) -> None:
+def _warn(table: pd.DataFrame, max_rhat: float, lp_rhat: float) -> None:
     if np.isnan(max_rhat):
         click.echo("One chain can't tell whether it has converged; set GIBBS.num_chains to 2 or more.")
-    if max_rhat > LARGEST_GATE_R_HAT:
+    if len(rows := disagreements(table, "gibbs")):
+        apart = ", ".join(f"{row.latent} ({row.lowest:.2f} to {row.highest:.2f})" for row in rows.itertuples())
         click.echo(
-            f"The chains disagree: the largest R-hat of a gate is {max_rhat:.3f}, above {LARGEST_GATE_R_HAT}. Don't "
-            "trust the Gibbs probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples."
+            f"The chains disagree about {apart}: the largest R-hat of a gate is {max_rhat:.3f}. Don't trust these "
+            "probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples."
         )
     if lp_rhat > LARGEST_LOG_JOINT_R_HAT:
         click.echo(

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
+from alps_ppl.app.baselines import simple_forecasts
 from alps_ppl.app.errors import BadInput
 from alps_ppl.app.problem import Outcome, Problem
 from alps_ppl.tables.data import Data
@@ -20,9 +21,13 @@ def of_fits(outcome: Outcome) -> pd.DataFrame:
 
 
 def of_baselines(problem: Problem) -> list[pd.DataFrame]:
-    """A table per baseline; see ``of_cells``. Raises BadInput for one of another shape."""
+    """A table per baseline; see ``of_cells``. Raises BadInput for one of another shape.
+
+    They are the model file's, and the simple forecasts of whatever is held out.
+    """
     data, frames = problem.data, []
-    for name, pair in (problem.baselines() if problem.baselines else {}).items():
+    given = problem.baselines() if problem.baselines else {}
+    for name, pair in (simple_forecasts(data, problem.model) | dict(given)).items():
         try:
             mean, sd = (np.broadcast_to(np.asarray(values, float), data.y.shape) for values in pair)
         except (TypeError, ValueError) as error:

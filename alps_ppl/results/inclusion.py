@@ -17,7 +17,11 @@ from alps_ppl.results.trees import Trees, as_tree, as_trees, processes
 LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT = 1.01, 1.1
 # With fewer draws a chain tells nothing of its errors.
 FEWEST_DRAWS = 4
-COLUMNS = ["latent", "engine", "probability", "mcse", "r_hat", "ess", "prior", "members", "group"]
+COLUMNS = ["latent", "engine", "probability", "mcse", "r_hat", "ess", "lowest", "highest", "prior", "members", "group"]
+# From here a process is in the data; up to there it is out; between them it is undecided.
+ON, OFF = 0.9, 0.1
+# Chains whose probabilities are less apart than this agree, on whichever side of a limit they are.
+APART = 0.1
 
 
 def inclusion_table(trees: Trees) -> pd.DataFrame:
@@ -28,7 +32,8 @@ def inclusion_table(trees: Trees) -> pd.DataFrame:
     ``trees`` are fits or trees by the engine's name, or one of them. ``probability`` is the mean of ``gate_prob``: rho
     for SVI (no Monte Carlo error), and for Gibbs the average of the probabilities with which the gate was drawn. R-hat
     and ESS are those of the gate itself; a gate that never moves in any chain has R-hat 1 and no ESS. One chain can't
-    tell whether it converged: its R-hat is NaN. Fewer than four draws a chain tell nothing.
+    tell whether it converged: its R-hat is NaN. Fewer than four draws a chain tell nothing. ``lowest`` and ``highest``
+    are the chains' probabilities.
 
     Processes of equal covariance are followed by a row for the group, "A or B": whether at least one of them is on,
     which the data can tell where they can't tell which. ``members`` is how many processes a row is about (1: a process
@@ -54,6 +59,23 @@ def worst_convergence(table: pd.DataFrame, engine: str) -> tuple[float, float]:
     rows = rows[rows.members == rows.groupby("group").members.transform("max")]
     # One chain has no R-hat (NaN), and then there is no largest one.
     return float(rows.r_hat.max(skipna=False)), float(rows.ess.min())
+
+
+def status(probability: float) -> str:
+    """Whether a gate is on, off or undecided."""
+    return "on" if probability >= ON else "off" if probability <= OFF else "undecided"
+
+
+def disagreements(table: pd.DataFrame, engine: str) -> pd.DataFrame:
+    """The rows of an inclusion table about which a sampler's chains disagree so that it matters.
+
+    R-hat says that chains differ, also about a gate of .005. It matters where one chain alone would have another
+    answer: on, off or undecided. Groups stand for their members.
+    """
+    rows = table[(table.engine == engine) & (table.r_hat > LARGEST_GATE_R_HAT)]
+    rows = rows[rows.members == table[table.engine == engine].groupby("group").members.transform("max").loc[rows.index]]
+    differ = [status(low) != status(high) for low, high in zip(rows.lowest, rows.highest, strict=True)]
+    return rows[np.array(differ, bool) & (rows.highest - rows.lowest > APART).to_numpy()]
 
 
 def log_joint_r_hat(tree: Fit | xr.DataTree) -> float:
@@ -150,7 +172,8 @@ def _rows(engine: str, tree: xr.DataTree) -> list[dict[str, Any]]:
 
 def _estimates(prob: np.ndarray, gate: np.ndarray, independent: bool) -> dict[str, float]:
     """The probability, its error, and the gate's R-hat and ESS, from draws (chain, draw) of both."""
-    probability = {"probability": float(prob.mean())}
+    by_chain = prob.mean(1)
+    probability = {"probability": float(prob.mean()), "lowest": float(by_chain.min()), "highest": float(by_chain.max())}
     if independent or gate.shape[1] < FEWEST_DRAWS:
         return probability | dict.fromkeys(("mcse", "r_hat", "ess"), np.nan)
     gate = gate.astype(float)

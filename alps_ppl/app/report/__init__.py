@@ -54,7 +54,14 @@ def _context(run: RunFolder) -> dict[str, Any]:
     gibbs = run.trees.get("gibbs")
     num_chains = 0 if gibbs is None else gibbs["posterior"].sizes["chain"]
     lp_r_hat = np.nan if gibbs is None or num_chains == 1 else log_joint_r_hat(gibbs)
-    found = verdict(table, lp_r_hat=lp_r_hat, num_chains=num_chains)
+    found = verdict(
+        table,
+        lp_r_hat=lp_r_hat,
+        num_chains=num_chains,
+        num_times=sections.num_times(run),
+        differences=run.summary.get("largest_differences"),
+    )
+    found.notes.extend(sections.held_out_notes(run, found.engine))
     colours = sections.colours(table, found.engine)
     shown = [name for name, colour in colours.items() if colour != sections.GREY]
     tree = sections.thinned(run.trees[found.engine])

@@ -8,10 +8,18 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl.app.report.run_folder import RunFolder
-from alps_ppl.app.report.verdict import NAMES, OFF, Note, status
+from alps_ppl.app.report.verdict import NAMES, Note
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import align_signs
-from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, gate_vectors, worst_convergence
+from alps_ppl.results.inclusion import (
+    LARGEST_GATE_R_HAT,
+    LARGEST_LOG_JOINT_R_HAT,
+    OFF,
+    disagreements,
+    gate_vectors,
+    status,
+    worst_convergence,
+)
 from alps_ppl.results.scales import ALIKE, interchangeable, scales
 from alps_ppl.results.shares import of_one_output, variance_shares, while_on
 from alps_ppl.results.trees import processes
@@ -97,6 +105,30 @@ def data(run: RunFolder) -> dict[str, Any]:
         "extent": extent,
         "interval": run.interval,
     }
+
+
+def num_times(run: RunFolder) -> int:
+    """At how many times there is a cell that was fitted."""
+    rows = run.predictions[(run.predictions.split == "train") & run.predictions.observed.notna()]
+    labels = [name for name in rows.columns if name.startswith("input")]
+    return len(rows[labels].drop_duplicates())
+
+
+def held_out_notes(run: RunFolder, engine: str) -> list[Note]:
+    """How the bands and the error did on cells that the fit didn't see, beside simple forecasts."""
+    cells = run.predictions[(run.predictions.engine == engine) & run.predictions.observed.notna()]
+    notes = []
+    for split, rows in cells[cells.split != "train"].groupby("split", sort=False):
+        inside, band = rows.observed.between(rows.lower, rows.upper).mean(), percent(run.interval)
+        text = f"Of {len(rows):,} cells held out as “{split}”, {percent(inside)} are in the {band} band"
+        rmse = {n: row["rmse"] for n, row in run.summary["scores"].get(split, {}).items() if row["rmse"] is not None}
+        others = {name: value for name, value in rmse.items() if name not in NAMES}
+        if engine in rmse:
+            text += f"; the error is {rmse[engine]:.2f} training sds"
+            text += "".join(f", {name} {value:.2f}" for name, value in others.items())
+        beaten = engine in rmse and any(value < rmse[engine] for value in others.values())
+        notes.append(Note("caution" if inside < run.interval - 0.1 or beaten else "good", text + "."))
+    return notes
 
 
 def gates(table: pd.DataFrame, engine: str, colours: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -306,15 +338,16 @@ def _of_sampler(tree: xr.DataTree, table: pd.DataFrame, lp_r_hat: float) -> list
     r_hat, ess = worst_convergence(table, "gibbs")
     sizes = tree["posterior"].sizes
 
-    def judged(value: float, good: bool, unknown: str = "caution") -> str:
-        return unknown if np.isnan(value) else "good" if good else "bad"
+    def judged(value: float, good: bool, unknown: str = "caution", bad: str = "bad") -> str:
+        return unknown if np.isnan(value) else "good" if good else bad
 
     return [
         Diagnostic(
             "Largest R-hat of a gate",
             decimals(r_hat, 3),
-            judged(r_hat, r_hat <= LARGEST_GATE_R_HAT),
-            f"Compares the chains' gates: 1 where they can't be told apart; above {LARGEST_GATE_R_HAT} they disagree.",
+            judged(r_hat, r_hat <= LARGEST_GATE_R_HAT, bad="bad" if len(disagreements(table, "gibbs")) else "plain"),
+            f"Compares the chains' gates: 1 where they can't be told apart; above {LARGEST_GATE_R_HAT} they differ, "
+            "which matters where one chain alone would have another answer.",
         ),
         Diagnostic(
             "R-hat of the log joint",

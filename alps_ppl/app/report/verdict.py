@@ -1,15 +1,25 @@
 """What an inclusion table says, in words: which processes are there, and how far to believe it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, LARGEST_LOG_JOINT_R_HAT, worst_convergence
+from alps_ppl.results.inclusion import (
+    LARGEST_LOG_JOINT_R_HAT,
+    OFF,
+    ON,
+    disagreements,
+    status,
+    worst_convergence,
+)
 
-ON, OFF = 0.9, 0.1  # from here a process is in the data; up to there it is out; between them it is undecided
 LARGEST_ENGINE_DIFFERENCE = 0.1
+# Of the engines' predictions, in their sds.
+LARGEST_PREDICTIVE_DIFFERENCE = 0.5
+# Fewer times can't tell one process from another, whatever their gates say.
+FEWEST_TIMES = 12
 NAMES = {"svi": "SVI", "gibbs": "Gibbs"}
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -29,28 +39,38 @@ class Verdict(NamedTuple):
     notes: list[Note]
 
 
-def verdict(table: pd.DataFrame, *, lp_r_hat: float = np.nan, num_chains: int = 0) -> Verdict:
+def verdict(
+    table: pd.DataFrame,
+    *,
+    lp_r_hat: float = np.nan,
+    num_chains: int = 0,
+    num_times: int | None = None,
+    differences: Mapping[str, float | None] | None = None,
+) -> Verdict:
     """The answer of ``inclusion_table``'s ``table``.
 
-    ``lp_r_hat`` and ``num_chains`` are the Gibbs run's. The numbers are the sampler's, unless its chains disagree and
-    there is an SVI fit. Latents of equal covariance count as one candidate; a prior of 0 or 1 makes no candidate.
+    ``lp_r_hat`` and ``num_chains`` are the Gibbs run's, ``num_times`` the table's, ``differences`` those between the
+    engines. The numbers are the sampler's where there is one. Latents of equal covariance count as one candidate; a
+    prior of 0 or 1 makes no candidate.
     """
     if len(table) == 0:
         raise ValueError("table: expected inclusion_table's result, got no rows")
     engines = list(dict.fromkeys(table.engine))
     convergence, in_short = _convergence(table, engines, lp_r_hat, num_chains)
     disagree = convergence.level == "bad"
-    preferred = ("svi", "gibbs") if disagree else ("gibbs", "svi")
-    engine = next((name for name in preferred if name in engines), engines[0])
+    engine = "gibbs" if "gibbs" in engines else engines[0]
     candidates = _candidates(table, engine)
     free = [c for c in candidates if 0 < c["prior"] < 1]
     answer = _answer(free)
-    if disagree:
-        whose = "By SVI" if engine == "svi" else "Taken all together"
-        headline = f"{in_short} {whose}: {answer[0].lower()}{answer[1:]}"
-    else:
-        headline = f"{answer} {in_short}"
-    notes = [convergence, *_engines_note(table, engines), *_decoys(table, engine)]
+    headline = f"{in_short} Taken all together: {answer[0].lower()}{answer[1:]}" if disagree else f"{answer} {in_short}"
+    notes = [convergence, *_engines_note(table, engines, differences or {}), *_decoys(table, engine)]
+    if num_times is not None and num_times < FEWEST_TIMES:
+        headline = f"{num_times} times are too few to tell one process from another. {headline}"
+        text = (
+            f"There are {num_times} times. So few fit whatever process is offered, and the probabilities say more of "
+            f"the priors than of these data; {FEWEST_TIMES} are the least that this page takes for an answer."
+        )
+        notes.insert(0, Note("bad", text))
     if off := [c for c in free if c["status"] == "off"]:
         notes.append(Note("plain", f"Off: {_numbers(off)}."))
     for prior, word in ((1, "On"), (0, "Off")):
@@ -59,11 +79,6 @@ def verdict(table: pd.DataFrame, *, lp_r_hat: float = np.nan, num_chains: int = 
     if groups := [str(row.latent) for row in _whole(table, engine).itertuples() if row.members > 1]:
         notes.append(Note("plain", f"Of equal covariance, and so one candidate each: {'; '.join(groups)}."))
     return Verdict(engine, headline, notes)
-
-
-def status(probability: float) -> str:
-    """Whether a gate is on, off or undecided."""
-    return "on" if probability >= ON else "off" if probability <= OFF else "undecided"
 
 
 def listed(items: Sequence[str], last: str = "and") -> str:
@@ -149,14 +164,18 @@ def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_c
         text = "The Gibbs run is too short to compare its chains; raise GIBBS.num_samples."
         return Note("caution", text), "The run is too short to check."
     both = f"largest R-hat of a gate {r_hat:.3f}" + ("" if np.isnan(lp_r_hat) else f", of the log joint {lp_r_hat:.2f}")
-    if r_hat > LARGEST_GATE_R_HAT:
-        rows = _whole(table, "gibbs")
-        apart = [str(name) for name in rows.latent[rows.r_hat > LARGEST_GATE_R_HAT]]
+    if len(rows := disagreements(table, "gibbs")):
+        names = [str(name) for name in rows.latent]
+        apart = [
+            f"{name} ({row.lowest:.2f} to {row.highest:.2f})"
+            for name, row in zip(names, rows.itertuples(), strict=True)
+        ]
         text = (
-            f"The chains disagree about {listed(apart)} ({both}; above {LARGEST_GATE_R_HAT} chains differ). Raise "
+            f"The chains disagree about {listed(apart)}: one chain alone would have said another thing ({both}). Raise "
             "GIBBS.num_warmup and GIBBS.num_samples."
         )
-        return Note("bad", text), "The chains disagree, so nothing is settled yet."
+        verb = "that isn't" if len(names) == 1 else "these aren't"
+        return Note("bad", text), f"The chains disagree about {listed(names)}, so {verb} settled."
     if lp_r_hat > LARGEST_LOG_JOINT_R_HAT:
         text = (
             "The chains agree about every gate, but sit in different modes of the rest: the R-hat of the log joint is "
@@ -169,13 +188,20 @@ def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_c
     return Note("good", f"{chains} ({both})."), "The chains agree."
 
 
-def _engines_note(table: pd.DataFrame, engines: list[str]) -> list[Note]:
+def _engines_note(table: pd.DataFrame, engines: list[str], differences: Mapping[str, float | None]) -> list[Note]:
     if len(engines) != 2:
         return []
     first, second = (_whole(table, engine).set_index("latent").probability for engine in engines)
     names = [NAMES.get(engine, engine) for engine in engines]
     difference = (first - second).abs()
     apart = difference[difference > LARGEST_ENGINE_DIFFERENCE].index
+    predictive = differences.get("predictive mean") or 0.0
+    if len(apart) == 0 and predictive > LARGEST_PREDICTIVE_DIFFERENCE:
+        text = (
+            f"{listed(names)} agree about the gates, but not about the outputs: their predictions differ by up to "
+            f"{predictive:.2f} sds of the bands. Believe the sampler's; SVI may have stopped too early."
+        )
+        return [Note("caution", text)]
     if len(apart) == 0:
         return [Note("good", f"{listed(names)} agree: no probability differs by more than {difference.max():.2f}.")]
     which = [f"{name} ({first[name]:.2f} and {second[name]:.2f})" for name in apart]

@@ -1,0 +1,62 @@
+"""Forecasts that cost nothing, to score a fit beside: the last value, and the value a cycle before."""
+
+import numpy as np
+from jaxtyping import Float
+
+from alps_ppl.model.alps import ALPS
+from alps_ppl.model.covariances import period_of
+from alps_ppl.tables.data import Data
+from alps_ppl.tables.durations import period_name
+
+# A cycle before is looked for within this part of it.
+NEAR = 0.05
+# Fewer steps a cycle aren't one to look back on.
+FEWEST_STEPS = 2
+
+
+def simple_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarray, "time output"], np.ndarray]]:
+    """(mean, sd) of every cell by name, in the file's units; nothing where no observed cell is held out.
+
+    "the last value" is an output's last one that was fitted before a cell; "24 h before", for the shortest and the
+    longest period that the model names, the last fitted one a whole number of cycles before. Where there is none it is
+    the training mean. The sd is that of the same forecast's errors on the training cells, one step or cycle ahead.
+    """
+    held_out = (data.split != "train") & ~np.isnan(data.y)
+    if data.inputs.ndim > 1 or not held_out.any():
+        return {}
+    t, steps = data.inputs, np.diff(np.unique(data.inputs))
+    found = {"the last value": _forecast(data, 0.0)}
+    periods = sorted({period for covariance in model.covariances if (period := period_of(covariance))})
+    usable = [p for p in periods if p >= FEWEST_STEPS * np.median(steps) and p <= np.ptp(t[data.train_rows]) / 2]
+    for period in dict.fromkeys([*usable[:1], *usable[-1:]]):
+        found[f"{period_name(period, data.input_unit)} before"] = _forecast(data, period)
+    return found
+
+
+def _forecast(data: Data, period: float) -> tuple[np.ndarray, np.ndarray]:
+    mean = np.tile(data.loc, (len(data.inputs), 1))
+    sd = np.tile(data.scale, (len(data.inputs), 1))
+    for i in range(len(data.outputs)):
+        seen = data.train[:, i]
+        order = np.argsort(data.inputs[seen], kind="stable")
+        t, y = data.inputs[seen][order], data.y[seen, i][order]
+        if not len(t):
+            continue
+        place = _place(t, data.inputs, period)
+        mean[:, i] = np.where(place >= 0, y[place], data.loc[i])
+        before = _place(t, t, period)
+        errors = (y - y[before])[before >= 0]
+        sd[:, i] = errors.std() if len(errors) > 1 and errors.std() > 0 else data.scale[i]
+    return mean, sd
+
+
+def _place(t: np.ndarray, times: np.ndarray, period: float) -> np.ndarray:
+    """Which of the sorted ``t`` each time looks back on, -1 for none."""
+    if period == 0:
+        return np.searchsorted(t, times, side="left") - 1
+    cycles = np.maximum(1, np.ceil((times - t[-1]) / period - NEAR))
+    target = times - cycles * period
+    near = np.clip(np.searchsorted(t, target), 1, max(1, len(t) - 1))
+    near = np.where(np.abs(t[near - 1] - target) <= np.abs(t[np.minimum(near, len(t) - 1)] - target), near - 1, near)
+    near = np.minimum(near, len(t) - 1)
+    return np.where(np.abs(t[near] - target) <= NEAR * period, near, -1)
