@@ -114,3 +114,64 @@ def test_a_cycle_whose_size_changes_is_one_cycle():
     y = np.stack([size * wave, 2 * size * wave], 1) + 0.3 * rng.normal(size=(len(t), 2))
     names = [proposal.name for proposal in propose(t, y, "hours")]
     assert names == ["24 h", "8 h", "slow", "rough"]
+
+
+BUSINESS = pd.bdate_range("2022-01-03", periods=470)
+STAMPS = {
+    "business days": BUSINESS,
+    "hours of trade": pd.DatetimeIndex(
+        [day + pd.Timedelta(minutes=30 * k + 570) for day in BUSINESS[:30] for k in range(13)]
+    ),
+    "daytime": pd.DatetimeIndex(
+        [day + pd.Timedelta(hours=h) for day in pd.date_range("2024-05-01", periods=40) for h in range(8, 19)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAMPS)
+@pytest.mark.parametrize("kind", ["walk", "red"])
+def test_gaps_that_repeat_make_no_cycles(name, kind):
+    """Weekends, nights and evenings without rows repeat what is slow at other frequencies. Ten tables of each."""
+    times = read_times(STAMPS[name])
+    found = []
+    for seed in range(10):
+        y = np.random.default_rng(seed).normal(size=(len(times.values), 3))
+        y = np.cumsum(y, 0) if kind == "walk" else lfilter([1.0], [1.0, -0.9], y, axis=0)
+        found += [p.name for p in propose(times.values, y, times.unit) if "periodic" in p.text]
+    assert len(found) <= 1, found
+
+
+def test_a_year_on_business_days_is_proposed():
+    times = read_times(pd.bdate_range("2019-01-01", periods=1000))
+    named = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        wave = 1.5 * np.sin(2 * np.pi * times.values[:, None] / 365.25 + rng.uniform(0, 6, 3))
+        y = wave + 0.05 * np.cumsum(rng.normal(size=(1000, 3)), 0) + rng.normal(size=(1000, 3))
+        named.append("1 y" in [p.name for p in propose(times.values, y, times.unit)])
+    assert all(named)
+
+
+def test_two_stretches_or_a_last_bin_of_two_cells_are_no_year():
+    """Three bins fit the three coefficients of a sine, whatever they hold."""
+    noise = np.random.default_rng(0).normal(size=(52, 2))
+    t = np.r_[np.arange(26.0), 300 + np.arange(26.0)]
+    assert not any("periodic" in p.text for p in propose(t, noise, "days"))
+    days = np.arange(0, 2 * 365.25 + 0.3, 1 / 6)  # two years of which the last bin has a few cells
+    y = np.sin(2 * np.pi * days / 365.25)[:, None] + 0.3 * np.random.default_rng(0).normal(size=(len(days), 1))
+    assert "1 y" in [p.name for p in propose(days, y, "days")]
+
+
+def test_short_cycles_of_long_tables_dont_fold():
+    minutes = np.arange(12_000.0)
+    y = np.sin(2 * np.pi * minutes / 4)[:, None] + np.random.default_rng(0).normal(size=(12_000, 1))
+    (found,) = [p for p in propose(minutes / 60, y, "hours") if "periodic" in p.text]
+    assert found.name == "4 min"
+    assert "the last 5,000 rows" in found.why
+
+
+def test_a_trend_is_proposed_where_a_line_explains_half():
+    t = np.arange(100.0)
+    noise = np.random.default_rng(0).normal(size=(100, 2))
+    assert not any(p.name == "trend" for p in propose(t, noise))
+    assert any(p.name == "trend" for p in propose(t, noise + 0.1 * t[:, None]))

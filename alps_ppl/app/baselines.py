@@ -26,7 +26,8 @@ def simple_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarra
         return {}
     t, steps = data.inputs, np.diff(np.unique(data.inputs))
     found = {"the last value": _forecast(data, 0.0)}
-    periods = sorted({period for covariance in model.covariances if (period := period_of(covariance))})
+    known = [c for c, name in zip(model.covariances, model.copy_of, strict=True) if name not in model.unknown_scales]
+    periods = sorted({period for covariance in known if (period := period_of(covariance))})
     usable = [p for p in periods if p >= FEWEST_STEPS * np.median(steps) and p <= np.ptp(t[data.train_rows]) / 2]
     for period in dict.fromkeys([*usable[:1], *usable[-1:]]):
         found[f"{period_name(period, data.input_unit)} before"] = _forecast(data, period)

@@ -23,6 +23,12 @@ SIDE_CYCLES = 2.5
 DECOY_RATIOS = (1.29, 0.708, 1.87, 0.59, 2.43, 0.453, 3.17, 0.37, 4.23, 0.29, 5.71, 0.23, 7.39)
 MOST_ROWS = 5_000
 BLOCK = 200_000
+# Bins of an eighth of a period: so many need cells, each at least this part of the middle bin's.
+FEWEST_BINS, FEWEST_IN_BIN = 6, 0.25
+# Over more steps than this, stamps left out aren't looked at.
+MOST_STEPS = 2_000_000
+# Of an output's variance, what a straight line explains where a trend is proposed.
+TREND_SHARE = 0.5
 
 
 class Proposal(NamedTuple):
@@ -36,22 +42,30 @@ class Proposal(NamedTuple):
 def propose(
     t: Float[np.ndarray, " time"], y: Float[np.ndarray, "time output"], unit: str | None = None
 ) -> list[Proposal]:
-    """Up to four periods of the outputs' pooled periodogram, a slow and a rough process.
+    """Up to four periods of the outputs' pooled periodogram, a trend, a slow and a rough process.
 
     A period is proposed where its peak stands out of the smooth spectrum around it (a slow drift has a steep spectrum,
-    and no peak) and the data hold at least three of its cycles. A day, a week or a year of the calendar may have fewer
-    where a sine of it explains nearly all that is slow. The slow process is a Matern-1/2 with an eighth of the span as
-    its lengthscale, the rough one has a sixtieth.
+    and no peak) and out of that of red noise at the same stamps (weekends and nights without rows repeat all that is
+    slow at other frequencies), and where the data hold at least three of its cycles. A day, a week or a year of the
+    calendar may have fewer where a sine of it explains nearly all that is slow. A trend is proposed where a straight
+    line explains half of an output's variance. The slow process is a Matern-1/2 with an eighth of the span as its
+    lengthscale, the rough one has a sixtieth.
+
+    Of more than 5,000 rows, long periods are looked for among means of neighbours, and those that are too short for
+    that among the last 5,000 rows.
 
     ``t`` (time,) are the inputs, in any order, in ``unit``, such as "hours" (None: plain numbers, for which there is no
     calendar); ``y`` the training cells, NaN where missing. Raises a ValueError if all times are one.
     """
-    t, y = _binned(np.asarray(t, float), np.asarray(y, float))
+    order = np.argsort(np.asarray(t, float), kind="stable")
+    t, y = np.asarray(t, float)[order], np.asarray(y, float)[order]
     span = np.ptp(t)
     if span == 0:
         raise ValueError("latent: auto needs at least two different times; name the processes yourself")
-    proposals = [_periodic("", period, unit, why) for period, why in _periods(t, y, unit)]
     step = float(np.median(np.diff(np.unique(t))))
+    proposals = [_periodic("", period, unit, why) for period, why in _all_periods(t, y, unit)]
+    if (share := _line_share(t, y)) >= TREND_SHARE:
+        proposals.append(Proposal("trend", "linear()", f"a straight line is {share:.0%} of an output's variance"))
     slow, rough = span / 8, max(span / 60, 3 * step)
     proposals.append(_matern("slow", slow, unit, "an eighth of the span: a drift or a long memory"))
     if rough < slow / 2:
@@ -107,13 +121,31 @@ def _near(period: float, other: float, span: float) -> bool:
     return bool((np.abs(f - related) < max(0.05 * f, 1 / span)).any())
 
 
-def _binned(t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in their order, at most ``MOST_ROWS``: means of neighbours where there are more."""
-    order = np.argsort(t, kind="stable")
-    t, y = t[order], y[order]
+def _line_share(t: np.ndarray, y: np.ndarray) -> float:
+    """What a straight line explains of an output's variance, the most of all outputs."""
+    shares = [0.0]
+    for column in y.T:
+        seen = ~np.isnan(column)
+        if seen.sum() > 10 and column[seen].std() > 0 and t[seen].std() > 0:
+            shares.append(np.corrcoef(t[seen], column[seen])[0, 1] ** 2)
+    return float(max(shares))
+
+
+def _all_periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float, str]]:
+    """(period, why): of all rows, or the long ones of means and the short ones of the last rows."""
     size = -(-len(t) // MOST_ROWS)
     if size == 1:
-        return t, y
+        return _periods(t, y, unit)
+    shortest = 4 * size * float(np.median(np.diff(np.unique(t))))
+    means = f"; looked for among means of {size} rows"
+    long = [(p, why + means) for p, why in _periods(*_means(t, y, size), unit) if p >= shortest]
+    last = f"; looked for among the last {MOST_ROWS:,} rows"
+    short = [(p, why + last) for p, why in _periods(t[-MOST_ROWS:], y[-MOST_ROWS:], unit) if p < shortest]
+    return [*long, *short][:MOST_PERIODS]
+
+
+def _means(t: np.ndarray, y: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means of so many neighbouring rows."""
     starts = np.arange(0, len(t), size)
     counts = np.add.reduceat(~np.isnan(y), starts)
     means = np.add.reduceat(np.nan_to_num(y), starts) / np.where(counts > 0, counts, np.nan)
@@ -169,7 +201,10 @@ def _share_of_slow(y: list, period: float) -> float:
     for t, values in y:
         bins = np.floor((t - t.min()) / (period / 8)).astype(int)
         counts = np.bincount(bins)
-        keep = counts > 0
+        keep = counts >= max(1, FEWEST_IN_BIN * np.median(counts[counts > 0]))
+        phases = np.unique(np.flatnonzero(keep) % 8)
+        if keep.sum() < FEWEST_BINS or len(phases) < FEWEST_BINS:
+            return 0.0  # three bins fit three coefficients, whatever they hold
         means = np.bincount(bins, values)[keep] / counts[keep]
         phase = 2 * np.pi * np.bincount(bins, t)[keep] / counts[keep] / period
         basis = np.stack([np.ones_like(phase), np.cos(phase), np.sin(phase)], 1)
@@ -190,7 +225,12 @@ def _highest_peak(y: list, span: float, step: float, taken: np.ndarray) -> tuple
     if not allowed.any():
         return np.nan, -np.inf, 0.0
     power = _pooled_power(y, frequencies)
-    level = _smooth_spectrum(frequencies[::3], power[::3])  # whole cycles over the span are nearly independent
+    smooth = _smooth_spectrum(frequencies[::3], power[::3])  # whole cycles over the span are nearly independent
+    red = _red_spectrum(y, frequencies, step)
+
+    def level(f):
+        return np.maximum(smooth(f), np.interp(f, frequencies, red))
+
     best = frequencies[allowed][np.argmax((np.log(power) - level(frequencies))[allowed])]
     around = best + np.linspace(-0.5, 0.5, 51) / span
     power = _pooled_power(y, around)
@@ -208,6 +248,44 @@ def _pooled_power(y: list, frequencies: np.ndarray) -> np.ndarray:
     # Of one frequency SciPy gives a number.
     power = [np.concatenate([np.atleast_1d(lombscargle(t, values, block)) for block in blocks]) for t, values in y]
     return np.maximum(np.mean(power, axis=0), 1e-12)
+
+
+def _red_spectrum(y: list, frequencies: np.ndarray, step: float) -> np.ndarray:
+    """The log of the expected periodogram of red noise at the outputs' own stamps; minus infinity where none is left out.
+
+    Each output's red noise has its own autocorrelations at one and at two steps: share decay^l at l steps, and 1 at
+    none. With r_l pairs of stamps l steps apart, the expectation is sum_l r_l share decay^l cos(2 pi f l step) / r_0.
+    """
+    expected = []
+    for t, values in y:
+        at = np.round((t - t.min()) / step).astype(int)
+        if at.max() >= MOST_STEPS or len(np.unique(at)) == at.max() + 1:
+            continue
+        decay, share = _redness(t, values, step)
+        size = 4 * (at.max() + 1)
+        window = np.bincount(at, minlength=size).astype(float)
+        pairs = np.fft.irfft(np.abs(np.fft.rfft(window)) ** 2, size)
+        lags = np.minimum(np.arange(size), size - np.arange(size))
+        covariance = np.where(lags == 0, 1.0, share * decay**lags)
+        spectrum = np.fft.rfft(pairs * covariance).real / pairs[0]
+        expected.append(np.interp(frequencies, np.fft.rfftfreq(size, step), spectrum))
+    if not expected:
+        return np.full(len(frequencies), -np.inf)
+    return np.log(np.maximum(np.mean(expected, 0), 1e-12))
+
+
+def _redness(t: np.ndarray, values: np.ndarray, step: float) -> tuple[float, float]:
+    """Decay per step and share of red noise with the values' autocorrelations at one and two steps."""
+    found = []
+    for lag in (1, 2):
+        near = np.abs((t[lag:] - t[:-lag]) - lag * step) < 0.1 * step
+        pair = values[lag:][near], values[:-lag][near]
+        found.append(np.corrcoef(*pair)[0, 1] if near.sum() > 10 and all(part.std() > 0 for part in pair) else 0.0)
+    first, second = found
+    if first <= 0.05 or second <= 0:
+        return 0.0, 0.0
+    decay = min(second / first, 0.999)
+    return float(decay), float(min(first / decay, 1.0))
 
 
 def _smooth_spectrum(frequencies: np.ndarray, power: np.ndarray):
