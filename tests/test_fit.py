@@ -357,8 +357,10 @@ def test_decoys_and_auto_say_what_was_chosen(csv):
         ([*LATENTS, "--time-unit", "years"], "time-unit: the times are dates"),
         ([*LATENTS, "--encoding", "klingon"], "unknown encoding: klingon; save it as UTF-8, or name its encoding"),
         (["--latent", "memory x 0 = rbf(1d)"], "latent 'memory x 0': expected from 1 to 20 processes"),
+        (["--latent", "memory x 2.5 = rbf(1d)"], "latent 'memory x 2.5': expected from 1 to 20 processes"),
+        (["--latent", "a = rbf(1h..)"], "at character 7: expected a range as low..high"),
         (["--latent", "memory x 99 = rbf(1d)"], "latent 'memory x 99': expected from 1 to 20 processes"),
-        (["--latent", "a = linear_periodic(1min..9d)"], "different periods over these times; narrow it"),
+        (["--latent", "a = linear_periodic(1min..9d)"], "different values over these times; narrow it"),
         (
             ["--latent", "a = rbf(2d..1d)"],
             "latent 'a': covariance 'rbf(2d..1d)': at character 5: expected a range from",

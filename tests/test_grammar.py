@@ -15,7 +15,7 @@ from alps_ppl.tables.durations import DURATIONS, duration, period_name
 from alps_ppl.tables.grammar import FUNCTIONS, parse
 
 T = np.array([-3.0, -0.7, 0.0, 0.4, 2.0, 11.3])
-HOURS = {suffix: hours for suffix, hours in DURATIONS.items() if suffix != "s"}
+HOURS = {suffix: hours for suffix, hours in DURATIONS.items() if hours >= 1 / 60}
 
 
 @st.composite
@@ -172,6 +172,7 @@ def test_periods_and_lengthscales_are_told():
         ("matern12(1h..4d)", "scale", 1 / 24, 4),
         ("linear_periodic(20h .. 28h)", "scale", 20 / 24, 28 / 24),
         ("periodic(1..2.5, 3)", "scale", 1, 2.5),
+        ("rbf(12..36h)", "scale", 0.5, 1.5),
         ("2 * rbf(.5..4)", "kernel2.scale", 0.5, 4),
         ("rbf(3d) + 2 * (matern32(1d) * rational_quadratic(2d..1w))", "kernel2.kernel2.kernel2.scale", 2, 7),
     ],
@@ -187,7 +188,11 @@ def test_a_range_is_of_the_parameter_at_its_place(text, path, low, high):
     [
         ("rbf(4d..1h)", "from a smaller to a larger lengthscale"),
         ("rbf(0..1h)", "from a smaller to a larger lengthscale"),
-        ("rbf(1h..)", "expected"),
+        ("rbf(1h..)", "expected a range as low..high"),
+        ("rbf(-1h..4h)", "range of positive numbers"),
+        ("rbf(1h..-4h)", "expected a range as low..high"),
+        ("rbf(1h..4)", "a unit at the end of the range"),
+        ("rbf(1e-300d..1e400d)", "finite"),
         ("rbf(1h..2q)", "unknown unit 'q'"),
         ("periodic(1d, 1..2)", "expected a number as periodic's relative lengthscale"),
         ("constant(1..2)", "expected a number as constant's variance"),
@@ -198,6 +203,11 @@ def test_a_range_is_of_the_parameter_at_its_place(text, path, low, high):
 def test_what_isnt_a_range(text, word):
     with pytest.raises(ValueError, match=word):
         parse(text, unit="days")
+
+
+def test_white_is_a_covariance():
+    white = alps.covariance("2 * white()")
+    np.testing.assert_array_equal(white(T, T), 2 * np.eye(len(T)))
 
 
 def test_a_range_is_no_covariance_in_python():

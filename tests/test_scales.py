@@ -344,11 +344,25 @@ def test_interchangeable_processes_are_told_apart_by_their_size():
 
 
 def test_the_table_of_scales():
-    found = alps.scales(fitted()[-1]).set_index("process")
+    fit = fitted()[-1]
+    found = alps.scales(fit).set_index("process")
     assert found.parameter.to_dict() == {"wave": "period"} | dict.fromkeys(found.index.drop("wave"), "lengthscale")
+    on = fit.samples["b"].mean((0, 1))
+    assert set(found.index) == {n for n, p in zip(fit.model.gate_names, on, strict=True) if p > 0.1}
     wave = found.loc["wave"]
     assert wave.lower < wave["median"] < wave.upper
     assert wave.probability == 1.0
+
+
+def test_peaks_of_an_unknown_period_move_with_the_inputs():
+    """Far from zero, the phase there says nothing of a period that isn't known."""
+    tree = alps.to_datatree(fitted()[-1])
+    before = alps.cycles(tree)
+    posterior = tree["posterior"].to_dataset()
+    tree["posterior"] = xr.DataTree(posterior.assign_coords(time=posterior["time"] + 100_000.0))
+    after = alps.cycles(tree)
+    for name in ("peak", "peak_lower", "peak_upper"):
+        np.testing.assert_allclose(after[name], before[name] + 100_000.0, rtol=0, atol=1e-6)
 
 
 def test_an_unknown_period_has_amplitudes_and_peaks():

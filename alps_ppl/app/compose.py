@@ -220,12 +220,14 @@ def _given(text: str) -> list[Proposal]:
         raise ValueError(
             f"latent: expected NAME = COVARIANCE, e.g. daily = linear_periodic(24h), or auto, got {text!r}"
         )
-    if not (several := re.fullmatch(r"(.*\S)\s+x\s*(\d+)", name)):
+    if not (several := re.fullmatch(r"(.*\S)\s+[x×X*]\s*([-+\d.]*)", name)):
         return [Proposal(name, covariance, "")]
-    number = int(several[2])
-    if not 1 <= number <= MOST_ALIKE:
-        raise ValueError(f"latent {name!r}: expected from 1 to {MOST_ALIKE} processes, got {several[2]}")
-    return [Proposal(f"{several[1]} {k + 1}", covariance, "") for k in range(number)]
+    if not several[2].isdigit() or not 1 <= int(several[2]) <= MOST_ALIKE or covariance == "auto":
+        raise ValueError(
+            f"latent {name!r}: expected from 1 to {MOST_ALIKE} processes of a covariance, as in 'memory x 4 = "
+            f"matern12(1h..4d)', got {text!r}"
+        )
+    return [Proposal(f"{several[1]} {k + 1}", covariance, "") for k in range(int(several[2]))]
 
 
 def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
@@ -267,7 +269,7 @@ def _ranges(latents: Sequence[Latent], data: Data) -> dict[str, dict]:
             points = num_points(low, high, span, is_period=is_period(parsed.covariance, path))
             if points > MOST_POINTS:
                 raise ValueError(
-                    f"latent {name!r}: {text} is a range of {points} different periods over these times; narrow it to "
+                    f"latent {name!r}: {text} is a range of {points} different values over these times; narrow it to "
                     f"one of at most {MOST_POINTS}"
                 )
             ranges[name] = {path: (low, high, points)}

@@ -78,7 +78,7 @@ def _smaller(outcome: Outcome, prune_below: float) -> Problem | None:
         model = prune(outcome.fitted["gibbs" if "gibbs" in outcome.fitted else "svi"].fit, threshold=prune_below)
     except ValueError as error:
         raise BadInput(f"--prune: {error}") from error
-    left_out = [name for name in outcome.problem.model.latents if name not in model.latents]
+    left_out = [n for n in dict.fromkeys(outcome.problem.model.copy_of) if n not in model.copy_of]
     if not left_out:
         click.echo(f"\nNothing to prune: every latent has a probability of {prune_below:g} or more.")
         return None

@@ -180,11 +180,14 @@ def covariance_ranges(
     checked: dict[str, UnknownScale] = {}
     for latent, by_path in ranges.items():
         instance(f"covariance_ranges[{latent!r}]", by_path, Mapping, "{parameter: (low, high)}")
-        if latent not in known or len(by_path) != 1 or latent in bounds:
+        if latent not in known:
+            raise ValueError(f"covariance_ranges: expected some of the latents {list(latents)}, got {latent!r}")
+        if latent in bounds:
             raise ValueError(
-                f"covariance_ranges[{latent!r}]: expected one parameter of one of the latents {list(latents)}, none of "
-                f"which has covariance_bounds, too, got {short(dict(by_path))}"
+                f"covariance_ranges[{latent!r}]: it has covariance_bounds, too (--learn); leave one of them out"
             )
+        if len(by_path) != 1:
+            raise ValueError(f"covariance_ranges[{latent!r}]: expected one parameter, got {short(list(by_path))}")
         ((path, given),) = by_path.items()
         name = f"covariance_ranges[{latent!r}][{path!r}]"
         if path not in (paths := parameters(known[latent])) or np.ndim(paths[path]):

@@ -65,7 +65,7 @@ def num_points(low: float, high: float, span: float, *, is_period: bool) -> int:
     """How many points a range needs over a series of this span."""
     if is_period:
         return max(2, math.ceil((1 / low - 1 / high) * span / DRIFT) + 1)
-    return max(2, math.ceil(math.log(high / low) / math.log(RATIO)) + 1)
+    return max(2, math.ceil((math.log(high) - math.log(low)) / math.log(RATIO)) + 1)
 
 
 def along(covariance: Covariance, unknown: UnknownScale) -> Covariance:

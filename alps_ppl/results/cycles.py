@@ -33,6 +33,7 @@ def cycles(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
             continue  # an older file, or inputs of several columns
         period = constant["period"].values
         t = posterior["time"].values.astype(float)
+        start, t = float(t.min()), t - t.min()  # far from zero a period's uncertainty would scramble the phase
         sites = [str(site) for site in constant.get("scale_site", xr.DataArray([])).values if site]
         draws = posterior[["x", "H", "b", *dict.fromkeys(sites)]].stack(sample=("chain", "draw"))
         for name, places in processes(tree).items():
@@ -51,7 +52,7 @@ def cycles(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
             for i, output in enumerate(posterior["output"].values):
                 rows.append(
                     {"engine": engine, "process": name, "output": str(output), "period": T}
-                    | _amplitude_and_peak(A[:, i], B[:, i], T, float(t.min()), tails)
+                    | _amplitude_and_peak(A[:, i], B[:, i], of_draw, start, tails)
                 )
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -62,12 +63,15 @@ def _periods(constant: xr.Dataset, place: int, draws: xr.Dataset, on: np.ndarray
     return draws[site].values[on] if site else np.full(on.sum(), constant["period"].values[place])
 
 
-def _amplitude_and_peak(A: np.ndarray, B: np.ndarray, T: float, start: float, tails: list[float]) -> dict[str, float]:
+def _amplitude_and_peak(
+    A: np.ndarray, B: np.ndarray, periods: np.ndarray, start: float, tails: list[float]
+) -> dict[str, float]:
+    """Of cosines and sines from ``start``, with the period of each draw."""
     amplitude = np.hypot(A, B)
-    angle = np.arctan2(B, A)
+    angle, T = np.arctan2(B, A), float(np.median(periods))
     middle = np.angle(np.exp(1j * angle).mean())
     around = (angle - middle + np.pi) % (2 * np.pi) - np.pi
-    peak = start + (middle * T / (2 * np.pi) - start) % T
+    peak = start + (middle * T / (2 * np.pi)) % T
     low, high = np.quantile(around, tails) * T / (2 * np.pi)
     names = ("amplitude", "amplitude_lower", "amplitude_upper", "peak", "peak_lower", "peak_upper")
     values = (amplitude.mean(), *np.quantile(amplitude, tails), peak, peak + low, peak + high)

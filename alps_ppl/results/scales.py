@@ -7,6 +7,7 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl import checks
+from alps_ppl.results.inclusion import OFF
 from alps_ppl.results.trees import Trees, as_trees, processes
 
 SCALES = ["engine", "process", "parameter", "candidate", "probability", "median", "lower", "upper", "at_the_edge"]
@@ -27,8 +28,8 @@ def scales(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
     from ``lower`` to ``upper`` are within it, in the inputs' unit. ``parameter`` is "period" or "lengthscale", and
     ``at_the_edge`` whether more than a tenth of the draws is at an end of the range, which is then too narrow.
 
-    ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. A process that no draw has on
-    has no row.
+    ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. A process that is off, with a
+    probability of .1 or less, has no row.
     """
     checks.in_range("interval", interval, 0.0, 1.0, ends=False)
     tails = [0.5 - interval / 2, 0.5 + interval / 2]
@@ -38,7 +39,7 @@ def scales(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
         for name, place, site, parameter in _sites(tree):
             on = posterior["b"].isel(latent=place).values == 1
             values, grid = posterior[site].values[on], _grid(tree, site)
-            if not values.size:
+            if on.mean() <= OFF:
                 continue
             edge = bool(max(np.isclose(values, end).mean() for end in grid[[0, -1]]) > EDGE)
             for number, found in enumerate(_candidates(values, grid), 1):

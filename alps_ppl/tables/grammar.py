@@ -93,6 +93,8 @@ class _Reader:
 
     def read(self) -> Parsed:
         python = RANGE.sub(lambda found: "_" * len(found[0]), self.text)
+        if ".." in python:
+            raise self.error("expected a range as low..high, such as 1h..4d", python.index("..") + 1 - self.margin)
         python = DURATION.sub(lambda found: "_" * len(found[0]), python)[self.margin :]
         try:
             with warnings.catch_warnings():
@@ -149,7 +151,7 @@ class _Reader:
         elif 0 <= missing <= len(defaults):
             values = [self.argument(argument, name, p) for argument, p in zip(arguments, parameters, strict=False)]
             values += defaults[len(defaults) - missing :]
-            if isinstance(values[0], tuple):
+            if values and isinstance(values[0], tuple):
                 low, high = values[0]
                 return build(math.sqrt(low * high), *values[1:])._replace(ranges={"scale": values[0]})
         else:
@@ -164,6 +166,8 @@ class _Reader:
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         text = self.segment(node.operand if negative else node)
         if found := RANGE.fullmatch(text):
+            if negative:
+                raise self.error(f"expected a range of positive numbers as {function}'s {parameter}", node)
             return self.range(found, function, parameter, node)
         is_duration, is_time = bool(DURATION.fullmatch(text)), parameter not in PURE_NUMBERS
         if not (re.fullmatch(NUMBER, text) or (is_duration and is_time)):
@@ -178,8 +182,14 @@ class _Reader:
     def range(self, found: re.Match, function: str, parameter: str, node: ast.expr) -> tuple[float, float]:
         if parameter not in ("period", "lengthscale"):
             raise self.error(f"expected a number as {function}'s {parameter}, got the range {found[0]!r}", node)
+        ends = [end.strip() for end in found.groups()]
+        units = [end.lstrip("0123456789.") for end in ends]
+        if bool(units[0]) != bool(units[1]) and units[0]:
+            raise self.error(f"expected a unit at the end of the range {found[0]!r}, or none at all", node)
+        if units[1] and not units[0]:  # 0.5..1.5d
+            ends[0] += units[1]
         try:
-            low, high = (duration(end, self.unit) for end in found.groups())
+            low, high = (duration(end, self.unit) for end in ends)
         except ValueError as error:
             raise self.error(str(error), node) from None
         if not 0 < low < high < math.inf:

@@ -58,11 +58,20 @@ def number_format(raw: pd.DataFrame, decimal: str | None = None, thousands: str 
     )
     if decimal is not None or thousands is not None:
         decimal = decimal or ("," if thousands == "." else ".")
+        if decimal not in SIGNS or (thousands and (len(thousands) > 1 or thousands not in f",.{SPACES}")):
+            raise ValueError(
+                f"expected a comma or a period as the decimal sign and a comma, a period, a space, an apostrophe or "
+                f"nothing between thousands, got {decimal!r} and {thousands!r}"
+            )
+        if decimal == thousands:
+            raise ValueError(f"expected another sign between thousands than the decimal sign, got {decimal!r} for both")
         return NumberFormat(decimal, spaces if thousands is None else thousands)
     separator = raw.attrs.get("separator", ",")
     if separator != ";" and not any("," in text for text in joined.values()):
         return NumberFormat(".", spaces)
     evidence = {sign: {name: _evidence(cells, sign) for name, cells in columns.items()} for sign in SIGNS}
+    if separator == ",":
+        _refuse_mixed(columns)
     for sign, other in SIGNS.items():
         if "decimal" in evidence[sign].values() and "thousands" not in evidence[sign].values():
             groups = {"thousands", "either"} & set(evidence[other].values())
@@ -79,6 +88,18 @@ def number_format(raw: pd.DataFrame, decimal: str | None = None, thousands: str 
                 f"that groups thousands, {sign!r} or '', or the decimal sign"
             )
     return NumberFormat(".", spaces)
+
+
+def _refuse_mixed(columns: dict[str, list[str]]) -> None:
+    """Of a file separated by commas: a column of which most commas group thousands, and some can't."""
+    for name, cells in columns.items():
+        having = [cell for cell in cells if "," in cell and re.fullmatch(NUMBER, cell)]
+        odd = [cell for cell in having if not re.fullmatch(_grouped(",", r"\."), cell)]
+        if odd and 2 * len(odd) < len(having):
+            raise ValueError(
+                f"column {name!r}: most of its commas group thousands, but not that of {odd[0]!r}; mend that cell, or "
+                "name the decimal sign"
+            )
 
 
 def _alone(pattern: str) -> str:

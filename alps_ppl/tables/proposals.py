@@ -137,11 +137,25 @@ def _all_periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[f
     if size == 1:
         return _periods(t, y, unit)
     shortest = 4 * size * float(np.median(np.diff(np.unique(t))))
-    means = f"; looked for among means of {size} rows"
-    long = [(p, why + means) for p, why in _periods(*_means(t, y, size), unit) if p >= shortest]
     last = f"; looked for among the last {MOST_ROWS:,} rows"
     short = [(p, why + last) for p, why in _periods(t[-MOST_ROWS:], y[-MOST_ROWS:], unit) if p < shortest]
+    # Left in, they would fold: of means of three minutes, a cycle of four has twelve.
+    rest = _less(t, y, np.array([period for period, _ in short]))
+    means = f"; looked for among means of {size} rows"
+    long = [(p, why + means) for p, why in _periods(*_means(t, rest, size), unit) if p >= shortest]
     return [*long, *short][:MOST_PERIODS]
+
+
+def _less(t: np.ndarray, y: np.ndarray, periods: np.ndarray) -> np.ndarray:
+    """The outputs less their sines of these periods."""
+    rest = y.copy()
+    phase = 2 * np.pi * t[:, None] / periods
+    basis = np.concatenate([np.ones((len(t), 1)), np.cos(phase), np.sin(phase)], 1)
+    for column in rest.T:
+        seen = ~np.isnan(column)
+        fit = np.linalg.lstsq(basis[seen], column[seen], rcond=None)[0]
+        column[seen] -= basis[seen] @ fit
+    return rest
 
 
 def _means(t: np.ndarray, y: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -251,7 +265,7 @@ def _pooled_power(y: list, frequencies: np.ndarray) -> np.ndarray:
 
 
 def _red_spectrum(y: list, frequencies: np.ndarray, step: float) -> np.ndarray:
-    """The log of the expected periodogram of red noise at the outputs' own stamps; minus infinity where none is left out.
+    """The log of the expected periodogram of red noise at the outputs' own stamps; minus infinity where none lacks.
 
     Each output's red noise has its own autocorrelations at one and at two steps: share decay^l at l steps, and 1 at
     none. With r_l pairs of stamps l steps apart, the expectation is sum_l r_l share decay^l cos(2 pi f l step) / r_0.

@@ -85,7 +85,7 @@ def read_table(
         form = number_format(raw, decimal, thousands)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
-    notes = _grouped_note(raw, form) if thousands is None else []
+    notes = _grouped_note(raw, form) if thousands is None and decimal is None else []
     name = _time_column(path, raw, time, form)
     if id is not None or target is not None:
         raw = _wide(path, raw, name, id, target, outputs)
@@ -118,10 +118,11 @@ def read_table(
 
 
 def _grouped_note(raw: pd.DataFrame, form: NumberFormat) -> list[str]:
-    """What to say where a comma or a period groups thousands: 1,185 might have been meant otherwise."""
+    """What to say where a comma or a period might have been meant otherwise: 1,185."""
+    doubtful = set(form.thousands) & {",", "."} | ({","} if form.decimal == "," else set())
     for name, cells in raw.items():
         for cell in cells.head(1000):
-            if isinstance(cell, str) and any(sign in cell for sign in form.thousands if sign in ",."):
+            if isinstance(cell, str) and any(sign in cell for sign in doubtful):
                 number = column_numbers(pd.Series([cell]), form)[0]
                 if np.isfinite(number):
                     return [f"Column {name!r}: {cell.strip()} and the like are read as {number:g}."]
@@ -132,14 +133,23 @@ def _wide(
     path: Path, raw: pd.DataFrame, time: str, id: str | None, target: str | None, outputs: Sequence[str] | None
 ) -> pd.DataFrame:
     """A row per time from a row per output and time; what is there twice has a row of its own."""
+    if len({id, target, time}) < 3:
+        raise ValueError(
+            f"{path.name}: id, target: expected two columns beside that of the times, {time!r}, got {id!r}, {target!r}"
+        )
     for option, column in (("id", id), ("target", target)):
-        if column is None or column not in raw.columns or column == time:
+        if column is None or column not in raw.columns:
             hint = "" if column is None else suggestion(column, raw.columns)
             raise ValueError(
                 f"{path.name}: {option}: expected the column of a long table's "
                 f"{'names' if option == 'id' else 'values'} among {listed(list(raw.columns))}, got {column!r}{hint}"
             )
-    names = raw[id].astype(str)
+    names = raw[id].astype(str).str.strip()
+    if time in set(names):
+        raise ValueError(f"{path.name}: id: expected names other than that of the times, {time!r}; rename one of them")
+    if unknown := [name for name in outputs or () if name not in set(names)]:
+        known = list(dict.fromkeys(names))
+        raise ValueError(f"{path.name}: outputs: expected columns among {listed(known)}, got {short(unknown)}")
     if raw[id].isna().any():
         raise ValueError(
             f"{path.name}: id: expected a name in every row, got none in row {int(raw[id].isna().argmax()) + 1}"

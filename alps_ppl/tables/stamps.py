@@ -18,7 +18,7 @@ DAY_MONTH_YEAR = re.compile(
 # Periods as text: weeks, quarters and months of a year.
 PERIODS = {
     re.compile(r"\s*(\d{4})[- ]?W(\d{1,2})\s*", re.I): lambda year, week: _week(year, week),
-    re.compile(r"\s*(\d{4})[- ]?Q([1-4])\s*", re.I): lambda year, quarter: pd.Timestamp(year, 3 * quarter - 2, 1),
+    re.compile(r"\s*(\d{4})[- ]?Q(\d)\s*", re.I): lambda year, quarter: pd.Timestamp(year, 3 * quarter - 2, 1),
     re.compile(r"\s*(\d{4})[- ]?M(\d{1,2})\s*", re.I): lambda year, month: pd.Timestamp(year, month, 1),
 }
 # Since 1970, of times from 2000 to 2100.
@@ -28,6 +28,10 @@ YEARS_OF_UNIX = (946_684_800, 4_102_444_800)
 # Days since these dates, by what a column of them is called: Julian ones from 1950 to 2100, spreadsheets' likewise.
 JULIAN, SPREADSHEET = r"julian|\bjd\b", r"date|datum|fecha|excel|serial"
 JULIAN_DAYS, SPREADSHEET_DAYS = (2_433_282, 2_488_070), (18_264, 73_051)
+
+
+# Of numbers such as 202053, this part at least has a number above 12 if they are weeks.
+FEWEST_WEEKS = 0.2
 
 
 class Stamps(NamedTuple):
@@ -50,7 +54,13 @@ def read_stamps(
         return _zoned(_formatted(cells, date_format), cells, time_zone)
     values = column_numbers(cells, form)
     if np.isfinite(values).all():
-        return _of_numbers(values, name)
+        numbers = _of_numbers(values, name)
+        if time_zone is not None:
+            if not (isinstance(numbers.times, pd.DatetimeIndex) and "Unix" in numbers.notes[0]):
+                raise ValueError(f"time_zone: column {name!r} has no stamps with an offset; leave it out")
+            wall = _zone(numbers.times.tz_localize("UTC"), time_zone)
+            return Stamps(wall, (numbers.notes[0].replace(", in UTC.", f", on the clock in {time_zone}."),))
+        return numbers
     if (found := _of_periods(cells)) is not None:
         return found
     if (dates := _day_month_year(cells)) is not None:
@@ -81,6 +91,8 @@ def holds_dates(cells: pd.Series, form: NumberFormat) -> bool:
 
 
 def _formatted(cells: pd.Series, date_format: str) -> pd.DatetimeIndex:
+    if not re.search("%[YyGcx]", date_format):
+        raise ValueError(f"date_format: expected one with a year, such as '%d/%m/%Y', got {date_format!r}")
     dates = pd.to_datetime(cells.astype(str).str.strip(), format=date_format, errors="coerce", utc="%z" in date_format)
     if (bad := np.asarray(pd.isna(dates))).any():
         row = int(np.argmax(bad))
@@ -102,11 +114,7 @@ def _zoned(dates: pd.DatetimeIndex, cells: pd.Series, time_zone: str | None) -> 
             )
         return Stamps(dates.tz_localize(None))
     if time_zone is not None:
-        try:
-            local = dates.tz_convert(time_zone)
-        except Exception:  # zoneinfo's own, pandas', or pytz'
-            raise ValueError(f"time_zone: expected a name such as Europe/London, got {time_zone!r}") from None
-        return Stamps(local.tz_localize(None), (f"The times are those of the wall clock in {time_zone}.",))
+        return Stamps(_zone(dates, time_zone), (f"The times are those of the wall clock in {time_zone}.",))
     if len(offsets) == 1:
         return Stamps(dates.tz_convert(pd.Timestamp(str(cells.iloc[0])).tz))
     shown = " and ".join(sorted(offsets)[:3])
@@ -117,10 +125,24 @@ def _zoned(dates: pd.DatetimeIndex, cells: pd.Series, time_zone: str | None) -> 
     return Stamps(dates, (note,))
 
 
+def _zone(dates: pd.DatetimeIndex, time_zone: str) -> pd.DatetimeIndex:
+    try:
+        return dates.tz_convert(time_zone).tz_localize(None)
+    except Exception:  # zoneinfo's own, pandas', or pytz'
+        raise ValueError(f"time_zone: expected a name such as Europe/London, got {time_zone!r}") from None
+
+
 def _offsets(cells: pd.Series) -> set[str]:
+    """Those of the stamps; a ValueError where some have one and others don't."""
     if isinstance(cells.dtype, pd.DatetimeTZDtype):
         return {str(cells.dt.tz)}
     found = cells.astype(str).str.extract(r"[T ]\d.*?(Z|[-+]\d\d(?::?\d\d)?)\s*$", expand=False)
+    if found.notna().any() and found.isna().any():
+        row = int(np.argmax(found.isna()))
+        raise ValueError(
+            f"expected an offset in every stamp of column {cells.name!r} or in none, got {cells.iloc[row]!r} in "
+            f"row {row + 1}"
+        )
     return {"+00:00" if offset == "Z" else offset for offset in found.dropna().unique()}
 
 
@@ -181,7 +203,11 @@ def _of_numbers(values: np.ndarray, name: str) -> Stamps:
     whole = bool((values == np.round(values)).all())
     year, rest = values // 100, values % 100
     if whole and len(set(values)) > 1 and ((year >= 1800) & (year < 2200)).all() and ((rest >= 1) & (rest <= 53)).all():
-        is_weeks = bool((rest > 12).any()) or bool(re.search("week|woche|semaine|kw", name, re.I))
+        beyond = rest > 12
+        is_weeks = beyond.mean() > FEWEST_WEEKS or bool(re.search("week|woche|semaine|kw", name, re.I))
+        if beyond.any() and not is_weeks:
+            row = int(np.argmax(beyond))
+            raise ValueError(f"expected months of a year in column {name!r}, got {values[row]:.0f} in row {row + 1}")
         parts = list(zip(year.astype(int).tolist(), rest.astype(int).tolist(), strict=True))
         start = _week if is_weeks else lambda y, m: pd.Timestamp(y, m, 1)
         what = "weeks (ISO 8601)" if is_weeks else "months"
@@ -203,6 +229,11 @@ def _of_numbers(values: np.ndarray, name: str) -> Stamps:
             )
             microseconds = np.round(values / per_second * 1e6).astype("int64")
             return Stamps(pd.DatetimeIndex(microseconds.astype("datetime64[us]")), (note,))
+    of_unit = np.array([(values >= YEARS_OF_UNIX[0] * n) & (values < YEARS_OF_UNIX[1] * n) for n in UNIX.values()])
+    if of_unit.any(0).all():
+        row = int(np.argmin(of_unit[np.argmax(of_unit[:, 0])]))
+        got = f"{values[0]:.0f} in row 1 and {values[row]:.0f} in row {row + 1}"
+        raise ValueError(f"expected Unix times of one unit in column {name!r}, got {got}")
     for pattern, (low, high), origin, what in (
         (JULIAN, JULIAN_DAYS, "julian", "Julian dates"),
         (SPREADSHEET, SPREADSHEET_DAYS, "1899-12-30", "a spreadsheet's days since 1899-12-30"),

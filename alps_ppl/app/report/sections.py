@@ -15,6 +15,7 @@ from alps_ppl.results.inclusion import (
     LARGEST_GATE_R_HAT,
     LARGEST_LOG_JOINT_R_HAT,
     OFF,
+    ON,
     disagreements,
     gate_vectors,
     status,
@@ -213,7 +214,7 @@ def _unit(conversion: Conversion | None) -> str:
 
 
 def interchangeable_notes(tree: xr.DataTree, conversion: Conversion | None) -> list[Note]:
-    """How many of interchangeable processes are on, and what each carries."""
+    """How many of interchangeable processes are on, beside the prior, and what those carry that are surely there."""
     table, unit = _interchangeable(tree), _unit(conversion)
     notes = []
     for named, rows in table.groupby("processes", sort=False):
@@ -221,21 +222,28 @@ def interchangeable_notes(tree: xr.DataTree, conversion: Conversion | None) -> l
         at_least = rows.drop_duplicates("rank").set_index("rank").probability
         exactly = at_least - at_least.shift(-1, fill_value=0.0)
         exactly.loc[0] = 1 - at_least.iloc[0]
-        number = int(exactly.idxmax())
-        text = f"Of the interchangeable processes {names[0]} to {names[-1]}, {number} of {len(names)} "
-        text += f"{'is' if number == 1 else 'are'} on (probability {exactly[number]:.2f}). "
-        for rank in range(1, number + 1):
+        prior = _prior_of_number(tree, names)
+        numbers = [f"{k} with probability {exactly[k]:.2f} (prior {prior[k]:.2f})" for k in sorted(exactly.index)]
+        text = f"Of the interchangeable processes {names[0]} to {names[-1]} are on: {', '.join(numbers)}. "
+        for rank in at_least.index[at_least >= ON]:
             here = rows[rows["rank"] == rank].sort_values("share", ascending=False)
             first = here.iloc[0]
-            of = (
-                ""
-                if np.isnan(first["median"])
-                else f", {first.parameter} {first['median']:.3g}{unit} ({first.lower:.3g} to {first.upper:.3g})"
-            )
+            scale = f"{first['median']:.3g}{unit} ({first.lower:.3g} to {first.upper:.3g})"
+            of = "" if np.isnan(first["median"]) else f", {first.parameter} {scale}"
             carried = ", ".join(f"{row.output} {percent(row.share)}" for row in here.head(4).itertuples())
             text += f"Number {rank} by size{of}: of the variance of {carried}{', …' * (len(here) > 4)}. "
-        notes.append(Note("plain", text.strip()))
+        notes.append(Note("plain" if exactly.max() >= ON else "caution", text.strip()))
     return notes
+
+
+def _prior_of_number(tree: xr.DataTree, names: list[str]) -> np.ndarray:
+    """The prior probability that none, one, two, ... of these processes are on."""
+    of_latent = tree["constant_data"].to_dataset()["prior_inclusion_prob"].values
+    places = processes(tree)
+    number = np.ones(1)
+    for prob in (of_latent[places[name][0]] for name in names):
+        number = np.convolve(number, [1 - prob, prob])
+    return number
 
 
 def one_output_notes(tree: xr.DataTree, on: list[str]) -> list[Note]:
