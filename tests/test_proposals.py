@@ -9,7 +9,6 @@ from alps_ppl.tables.dates import read_times
 from alps_ppl.tables.grammar import parse
 from alps_ppl.tables.proposals import HARMONICS, _means, _pooled_power, decoys, propose
 
-
 T = np.arange(3.0)  # for the trend's text, which takes its middle from them
 
 

@@ -297,7 +297,7 @@ def test_thousands_are_grouped_or_an_error(tmp_path, text, arguments, values):
     table = written(tmp_path, text, **arguments)
     np.testing.assert_array_equal(table["u"], values)
     doubtful = (
-        "," in text.replace("t,u", "").replace("\n1,", "").replace("\n2,", "") or max(values) == 1185 and ";" in text
+        "," in text.replace("t,u", "").replace("\n1,", "").replace("\n2,", "") or (max(values) == 1185 and ";" in text)
     )
     spaced = any(sign in text for sign in (" ", "\u202f", "'"))
     assert any("are read as" in note for note in table.attrs["notes"]) == (doubtful and not spaced and not arguments)
