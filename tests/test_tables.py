@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.signal import lfilter
 
 import alps_ppl as alps
+from alps_ppl.tables.spikes import spikes
 
 CELL = st.one_of(st.none(), st.floats(-1e6, 1e6, width=32), st.integers(-1000, 1000).map(float))
 
@@ -296,8 +298,8 @@ def written(tmp_path, text, **arguments):
 def test_thousands_are_grouped_or_an_error(tmp_path, text, arguments, values):
     table = written(tmp_path, text, **arguments)
     np.testing.assert_array_equal(table["u"], values)
-    doubtful = (
-        "," in text.replace("t,u", "").replace("\n1,", "").replace("\n2,", "") or (max(values) == 1185 and ";" in text)
+    doubtful = "," in text.replace("t,u", "").replace("\n1,", "").replace("\n2,", "") or (
+        max(values) == 1185 and ";" in text
     )
     spaced = any(sign in text for sign in (" ", "\u202f", "'"))
     assert any("are read as" in note for note in table.attrs["notes"]) == (doubtful and not spaced and not arguments)
@@ -421,3 +423,38 @@ def test_what_is_held_out_is_calendar_time():
     assert (alps.split_table(table, hold_out="14d").split == "test").sum() == 10
     months = pd.DataFrame({"u": np.arange(30.0)}, index=MONTH_ENDS)
     assert (alps.split_table(months, hold_out="1y").split == "test").sum() == 12
+
+
+def spiky(tmp_path, places):
+    rng = np.random.default_rng(0)
+    hours = np.arange(200.0)
+    u = np.sin(2 * np.pi * hours / 24) + 0.3 * rng.normal(size=200)
+    u[places] += 6.0
+    pd.DataFrame({"t": hours, "u": u, "v": rng.normal(size=200)}).to_csv(tmp_path / "spiky.csv", index=False)
+    return tmp_path / "spiky.csv", u
+
+
+def test_spikes_are_listed_and_dropped_if_asked(tmp_path):
+    path, u = spiky(tmp_path, [3, 77, 150])
+    table = alps.read_table(path)
+    found = table.attrs["spikes"]
+    assert list(found.time) == [3.0, 77.0, 150.0]
+    assert set(found.output) == {"u"}
+    np.testing.assert_allclose(found.value, u[[3, 77, 150]])
+    assert (found.robust_sds > 8).all()
+    assert not table.isna().any(axis=None)
+    dropped = alps.read_table(path, drop_spikes=True)
+    assert list(np.flatnonzero(dropped["u"].isna())) == [3, 77, 150]
+    assert not dropped["v"].isna().any()
+    assert len(dropped.attrs["spikes"]) == 3
+
+
+def test_what_isnt_a_spike(tmp_path):
+    """Gaussian noise, red noise, a step, and what is out all the time."""
+    assert len(alps.read_table(spiky(tmp_path, [])[0]).attrs["spikes"]) == 0
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({"noise": rng.normal(size=2000), "red": lfilter([1.0], [1.0, -0.95], rng.normal(size=2000))})
+    table["step"] = rng.normal(size=2000) + 20.0 * (np.arange(2000) > 900)
+    table["storms"] = rng.normal(size=2000) * np.where(np.arange(2000) % 10 == 0, 50.0, 1.0)
+    assert set(spikes(table).output) <= {"step"}
+    assert len(spikes(table)) <= 4

@@ -160,6 +160,7 @@ def predict(
     help="The paper's model: cycles have one phase in all outputs, and no output has a memory of its own.",
 )
 @click.option("--time-unit", help="The unit of times that are plain numbers: hours, days, years, ...")
+@click.option("--drop-spikes", is_flag=True, help="Take cells that stand out of their neighbours for missing ones.")
 @click.option("--id", metavar="COLUMN", help="Of a long table, a row per output and time: the outputs' names.")
 @click.option("--target", metavar="COLUMN", help="Of a long table: the outputs' values.")
 @click.option("--date-format", metavar="FORMAT", help="How dates are written, e.g. %d/%m/%Y; default: found.")

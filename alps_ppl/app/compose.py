@@ -72,7 +72,7 @@ def compose(
     of ``read_table`` and ``split_table``, None where they weren't given. Raises a ValueError or TypeError for input
     that can't be right, an OSError for a file that can't be read.
     """
-    reading = {name: value for name, value in options.items() if value is not None}
+    reading = {name: value for name, value in options.items() if value is not None and value is not False}
     splitting: dict[str, Any] = {
         name: reading.pop(name) for name in ("hold_out", "forecast", "time_unit") if name in reading
     }
@@ -108,7 +108,7 @@ def compose(
     changed = settings or {}
     svi = svi_settings(data, [latent.parsed for latent in named]) | changed.get("SVI", {})
     gibbs = gibbs_settings(data, has_memory=memory is not None) | changed.get("GIBBS", {})
-    notes = _notes(table, data, named, twice, paper_model)
+    notes = [*_notes(table, data, named, twice, paper_model), *_spikes_note(table.attrs["spikes"], reading)]
     if {"hold_out", "forecast"} <= set(splitting):
         held = int((data.split == "test").any(1).sum())
         notes.append(
@@ -131,7 +131,7 @@ def compose(
         svi=svi,
         gibbs=gibbs,
     )
-    return Problem(name, data, model, svi, gibbs, source=source), notes
+    return Problem(name, data, model, svi, gibbs, source=source, spikes=table.attrs["spikes"]), notes
 
 
 def _is_a_cycle(covariance: Any) -> bool:
@@ -274,6 +274,21 @@ def _ranges(latents: Sequence[Latent], data: Data) -> dict[str, dict]:
                 )
             ranges[name] = {path: (low, high, points)}
     return {"covariance_ranges": ranges} if ranges else {}
+
+
+def _spikes_note(found: pd.DataFrame, reading: Mapping[str, Any]) -> list[str]:
+    """What to say of cells that stand out of their neighbours."""
+    if not len(found):
+        return []
+    largest = found.loc[found.robust_sds.abs().idxmax()]
+    where = f"the largest is {largest.value:g} of {largest.output!r} at {largest.time}; outliers.csv lists them"
+    are = "1 cell stands" if len(found) == 1 else f"{len(found)} cells stand"
+    if reading.get("drop_spikes"):
+        return [f"{are} out of the neighbours by more than eight robust sds and left out: {where}."]
+    return [
+        f"{are} out of the neighbours by more than eight robust sds: {where}. Noise is Gaussian here, so spikes widen "
+        "all bands and hide processes; if they are errors, --drop-spikes leaves them out."
+    ]
 
 
 def _notes(

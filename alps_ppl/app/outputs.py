@@ -20,7 +20,7 @@ from alps_ppl.tables.data import Data
 
 TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv", "cycles.csv")
 # Only where the model has what they are of.
-SOME_TABLES = ("scales.csv", "interchangeable.csv")
+SOME_TABLES = ("scales.csv", "interchangeable.csv", "outliers.csv")
 FILES = (*TABLES, *SOME_TABLES, "summary.json", "posterior_svi.nc", "posterior_gibbs.nc", "report.html")
 
 
@@ -43,8 +43,9 @@ def write(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str], out: 
     scores.by_output(data, cells).to_csv(out / "scores.csv", index=False)
     variance_shares(outcome.trees).to_csv(out / "variance_shares.csv", index=False)
     cycles(outcome.trees).to_csv(out / "cycles.csv", index=False)
-    for name, table in zip(SOME_TABLES, (scales(outcome.trees), interchangeable(outcome.trees)), strict=True):
-        if len(table):
+    some = scales(outcome.trees), interchangeable(outcome.trees), outcome.problem.spikes
+    for name, table in zip(SOME_TABLES, some, strict=True):
+        if table is not None and len(table):
             table.to_csv(out / name, index=False)
     summary, comparison = _summary(outcome, cells, versions), None
     if len(outcome.fitted) == 2:

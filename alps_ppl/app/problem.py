@@ -34,7 +34,7 @@ class Problem:
 
     ``name`` is the model file's and ``source`` its text, which stands for settings that are functions in a checkpoint's
     identity. ``baselines`` gives other predictions of every cell to compare scores with, (mean, sd) by name, in the
-    file's units and (time, output) each.
+    file's units and (time, output) each. ``spikes`` are the table's cells that stand out of their neighbours.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Problem:
     gibbs: dict[str, Any]
     baselines: Callable[[], Mapping[str, Any]] | None = None
     source: str = ""
+    spikes: pd.DataFrame | None = None
 
     def settings(self, engine: str) -> dict[str, Any]:
         """The arguments of ``engine``'s fit."""

@@ -12,6 +12,7 @@ from alps_ppl.checks import output_names, short
 from alps_ppl.tables.cells import listed, read_file, suggestion
 from alps_ppl.tables.dates import read_times
 from alps_ppl.tables.number_format import NumberFormat, column_numbers, number_format
+from alps_ppl.tables.spikes import spikes, without_spikes
 from alps_ppl.tables.stamps import holds_dates, read_stamps
 
 TIME_NAMES = ("t", "time", "date", "datetime", "timestamp", "yyyymm", "yyyymmdd", "yearmonth", "yearweek", "yyyyww")
@@ -29,6 +30,7 @@ def read_table(
     thousands: str | None = None,
     date_format: str | None = None,
     time_zone: str | None = None,
+    drop_spikes: bool = False,
     encoding: str = "utf-8-sig",
 ) -> pd.DataFrame:
     """A CSV or Parquet file of series: its outputs as floats, indexed by its times, sorted.
@@ -65,6 +67,9 @@ def read_table(
     time_zone
         Of stamps with an offset: where the clock on the wall is whose times count, as "Europe/London". Left out, those
         of one offset stay as they are, and others are counted in UTC.
+    drop_spikes
+        Whether cells that stand out of their neighbours are read as missing; ``table.attrs["spikes"]`` lists them in
+        any case, the dropped ones too.
     encoding
         The file's encoding; UTF-8 may have a byte-order mark.
 
@@ -113,8 +118,9 @@ def read_table(
             f"{path.name}: expected at least one column of numbers that vary beside the times, got none: {found}"
         )
     table = pd.DataFrame(columns).set_axis(pd.Index(times, name=name)).sort_index(kind="stable")
-    table.attrs |= {"left_out": left_out, "notes": [*notes, *stamps.notes]}
-    return table
+    found = spikes(table)
+    table.attrs |= {"left_out": left_out, "notes": [*notes, *stamps.notes], "spikes": found}
+    return without_spikes(table, found) if drop_spikes else table
 
 
 def _grouped_note(raw: pd.DataFrame, form: NumberFormat) -> list[str]:
