@@ -103,7 +103,7 @@ def test_fit_makes_everything_once_and_writes_the_run(call, days, tmp_path, monk
     assert status == 0, error
     assert counts["read"] == counts["data"] == counts["model"] == 1, counts
     assert counts["check"] <= 6, counts
-    assert "Column 'weather' is left out: it holds no numbers." in printed
+    assert "Column 'weather' is left out: most of its cells are no numbers, such as 'fair' in row 1." in printed
     assert (out / "model.py").read_text() == saved.read_text()
     assert {path.name for path in out.iterdir()} == {
         "model.py", "inclusion.csv", "predictions.csv", "scores.csv", "summary.json", "comparison.csv",

@@ -220,7 +220,7 @@ def _given(text: str) -> list[Proposal]:
         raise ValueError(
             f"latent: expected NAME = COVARIANCE, e.g. daily = linear_periodic(24h), or auto, got {text!r}"
         )
-    if not (several := re.fullmatch(r"(.*\S)\s+[x×X*]\s*([-+\d.]*)", name)):
+    if not (several := re.fullmatch(r"(.*\S)\s+[x×X*]\s*([-+\d.]+)", name)):
         return [Proposal(name, covariance, "")]
     if not several[2].isdigit() or not 1 <= int(several[2]) <= MOST_ALIKE or covariance == "auto":
         raise ValueError(

@@ -240,10 +240,10 @@ def _highest_peak(y: list, span: float, step: float, taken: np.ndarray) -> tuple
         return np.nan, -np.inf, 0.0
     power = _pooled_power(y, frequencies)
     smooth = _smooth_spectrum(frequencies[::3], power[::3])  # whole cycles over the span are nearly independent
-    red = _red_spectrum(y, frequencies, step)
+    lumps = _lumps(y, frequencies, step)
 
     def level(f):
-        return np.maximum(smooth(f), np.interp(f, frequencies, red))
+        return smooth(f) + np.interp(f, frequencies, lumps)
 
     best = frequencies[allowed][np.argmax((np.log(power) - level(frequencies))[allowed])]
     around = best + np.linspace(-0.5, 0.5, 51) / span
@@ -264,11 +264,12 @@ def _pooled_power(y: list, frequencies: np.ndarray) -> np.ndarray:
     return np.maximum(np.mean(power, axis=0), 1e-12)
 
 
-def _red_spectrum(y: list, frequencies: np.ndarray, step: float) -> np.ndarray:
-    """The log of the expected periodogram of red noise at the outputs' own stamps; minus infinity where none lacks.
+def _lumps(y: list, frequencies: np.ndarray, step: float) -> np.ndarray:
+    """By how much the expected periodogram of red noise at the outputs' stamps is above a smooth one, in logarithms.
 
-    Each output's red noise has its own autocorrelations at one and at two steps: share decay^l at l steps, and 1 at
-    none. With r_l pairs of stamps l steps apart, the expectation is sum_l r_l share decay^l cos(2 pi f l step) / r_0.
+    Stamps that lack regularly repeat what is slow at other frequencies. Each output's red noise has its own
+    autocorrelations at one and at two steps: share decay^l at l steps, and 1 at none. With r_l pairs of stamps l steps
+    apart, the expectation is sum_l r_l share decay^l cos(2 pi f l step) / r_0. 0 where no stamp lacks.
     """
     expected = []
     for t, values in y:
@@ -284,8 +285,10 @@ def _red_spectrum(y: list, frequencies: np.ndarray, step: float) -> np.ndarray:
         spectrum = np.fft.rfft(pairs * covariance).real / pairs[0]
         expected.append(np.interp(frequencies, np.fft.rfftfreq(size, step), spectrum))
     if not expected:
-        return np.full(len(frequencies), -np.inf)
-    return np.log(np.maximum(np.mean(expected, 0), 1e-12))
+        return np.zeros(len(frequencies))
+    mean = np.maximum(np.mean(expected, 0), 1e-12)
+    smooth = _smooth_spectrum(frequencies, mean)(frequencies) - 0.577  # it has no chance in it
+    return np.maximum(np.log(mean) - smooth, 0.0)
 
 
 def _redness(t: np.ndarray, values: np.ndarray, step: float) -> tuple[float, float]:
