@@ -167,10 +167,12 @@ def test_one_chain_and_no_test_split(capsys):
 def test_chains_that_disagree(capsys):
     outcome = made_up(["gibbs"], 2)
     outcome.trees["gibbs"]["posterior"]["b"][0, :, 1] = 0
+    outcome.trees["gibbs"]["sample_stats"]["gate_prob"][0, :, 1] = 0
     outcome.trees["gibbs"]["sample_stats"]["lp"][0] += 100
     show(outcome, Path("out"))
     shown = capsys.readouterr().out
-    assert "The chains disagree: the largest R-hat of a gate is" in shown
+    assert "The chains disagree about" in shown
+    assert "the largest R-hat of a gate is" in shown
     assert "The chains sit in different modes: the R-hat of the log joint is" in shown
 
 

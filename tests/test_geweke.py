@@ -61,7 +61,7 @@ def program(states=False, memory=False, unknown=False):
         chains = simulation.states(keys[0], NUM_CHAINS, prior(keys[1], NUM_CHAINS, memory, unknown))
         flags = {move: jnp.asarray(move in moves) for move in chosen}
         mistakes = None if states or memory else {name: jnp.asarray(name == mistake) for name in MISTAKES}
-        num_sweeps = NUM_SWEEPS_OF_A_MISTAKE if mistake else NUM_SWEEPS
+        num_sweeps = NUM_SWEEPS_OF_A_MISTAKE if mistake or unknown else NUM_SWEEPS
         return means(chains, random.split(keys[2], NUM_CHAINS), num_sweeps, flags, mistakes)
 
     return run
@@ -122,8 +122,7 @@ def test_so_do_copies_and_private_memories(name, states, key):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("states", [False, True])
-@pytest.mark.parametrize("name", ["joint_swap", "all"])
+@pytest.mark.parametrize(("name", "states"), [("joint_swap", False), ("all", False), ("all", True)])
 def test_so_do_unknown_scales(name, states, key):
     """Two rough processes of one range, which can change places, and a cycle of unknown period with two copies."""
     assert keeps_the_prior(SETS[name], states, key, memory=True, unknown=True)

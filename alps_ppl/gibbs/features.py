@@ -26,6 +26,8 @@ SIDE_BY_SIDE = 4 * 64**2
 LOW_RANK = 64
 # As many features may hold all values of an unknown scale.
 MOST_HELD = 200
+# With more, those of a Markov process of unknown scale are states: a point of its grid would cost their cube.
+FEW_HELD = 16
 
 
 class Layout(NamedTuple):
@@ -312,13 +314,14 @@ def latent_features(
         factor = partial(choose_pivots, inputs=inputs, tolerance=tolerance, name=name)
         markov, others = markov_terms(covariance) if states and inputs.ndim == 1 else ([], [covariance])
         scale = of_latent.get(j)
-        most = max_rank
+        most, low_rank_here = max_rank, low_rank
         if scale is not None:
             covariance = Averaged(along(covariance, scale))
             factor = partial(factor, tolerance=tolerance / len(scale.grid.values))
             markov, most = markov if not others else [], MOST_HELD
+            low_rank_here = min(low_rank, FEW_HELD)
         try:
-            factors.append(factor(covariance, max_rank=low_rank if markov else most))
+            factors.append(factor(covariance, max_rank=low_rank_here if markov else most))
         except RankError as error:
             if not markov:
                 raise (
