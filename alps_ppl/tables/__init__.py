@@ -4,7 +4,8 @@
 - ``dates``: dates and durations as hours or days; the one place where dates are recognised and read.
 - ``grammar``: "rbf(4d) * periodic(24h)" as a tinygp covariance.
 - ``data``: ``Data``, a table with its held-out cells and its standardisation; ``Conversion``, the way back.
-- ``cells``: a CSV or Parquet file's cells as they are written; ``reading``: the series in it, by time.
-- ``splitting``: a table's last stretch, held out, and the times ahead of its end.
+- ``cells``: a CSV or Parquet file's cells as they are written; ``number_format`` and ``stamps``: numbers and times from
+  them; ``spikes``: those that stand out; ``reading``: the series of a file, by time.
+- ``splitting``: a table's last stretch, held out; ``horizons``: the times ahead of its end.
 - ``proposals``: the processes that ``--latent auto`` proposes, and decoys.
 """
