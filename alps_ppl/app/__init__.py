@@ -1,5 +1,6 @@
 """The command line: what it reads (``model_file``, ``compose``), runs (``run``) and writes.
 
 A ``Problem`` is data, a model and settings. It comes from a model file or from ``alps-ppl fit``'s options, is checked
-once, fitted by ``run``, scored beside ``baselines``, and written by ``outputs`` and ``figures``; ``report`` makes the page of a folder.
+once, fitted by ``run``, scored beside ``baselines``, and written by ``outputs`` and ``figures``; ``report`` makes the
+page of a folder.
 """
