@@ -25,6 +25,7 @@ from alps_ppl.gibbs.target import Chain, Target
 from alps_ppl.model.memory import PrivateMemory
 from alps_ppl.model.scales import scale_grid
 from alps_ppl.results.scales import _candidates
+from alps_ppl.svi.fit import _starts
 
 T = np.array([3.0, 0.5, 0.9, 2.0, 2.3, 7.0, 4.4])
 SHARE, LENGTH = np.array([0.0, 0.8, 0.999]), np.array([1.0, 0.4, 9.0])
@@ -296,6 +297,9 @@ def test_svi_learns_a_range_as_bounds():
     learning = model.with_bounds()
     assert learning.covariance_bounds["smooth"] == {"scale": (pytest.approx(1.5), pytest.approx(4.0))}
     assert not learning.unknown_scales
+    starts = [float(start["smooth.scale"]) for start in _starts(learning, 3, jnp.float64)]
+    assert len(set(starts)) == 3  # of copies, too
+    np.testing.assert_allclose(starts[0], np.log(np.sqrt(1.5 * 4.0)))
 
 
 def test_candidates_are_what_draws_leave_gaps_between():

@@ -110,6 +110,9 @@ def fit_problem(
             learnt = _learnt(problem.model, fit.model)
             click.echo(f"Learnt: {', '.join(f'{name} {value:.4g}' for name, value in learnt.items())}")
             problem = replace(problem, model=fit.model)
+        elif engine == "svi" and problem.model.unknown_scales:
+            best = _learnt(problem.model.with_bounds(), fit.model)
+            click.echo(f"SVI's best in the ranges: {', '.join(f'{name} {value:.4g}' for name, value in best.items())}")
         # Written at once: what comes after can't lose a fit that took minutes.
         tree = to_datatree(fit)
         _save(fit, tree, problem, out / f"posterior_{engine}.nc")
@@ -141,7 +144,7 @@ def _fit(problem: Problem, engine: str, rng_key: Array, folder: Path, progress: 
 
 def _learnt(before: ALPS, after: ALPS) -> dict[str, float]:
     """The covariance parameters that were learnt."""
-    values = dict(zip(after.latents, map(parameters, after.covariances), strict=True))
+    values = dict(zip(after.copy_of, map(parameters, after.covariances), strict=True))
     return {
         f"{latent}.{path}": float(values[latent][path])
         for latent, bounds in before.covariance_bounds.items()

@@ -154,7 +154,7 @@ def _starts(model: ALPS, num_restarts: int, dtype) -> list[dict[str, Array]]:
     """Where each restart's covariance parameters start: the first at their own values, the others spread by ratio."""
     starts: list[dict[str, Array]] = [{} for _ in range(num_restarts)]
     rng = np.random.default_rng(0)
-    for j, latent in enumerate(model.latents):
+    for latent, j in {name: j for j, name in enumerate(model.copy_of)}.items():
         for path, pair in model.covariance_bounds.get(latent, {}).items():
             low, high = np.log(pair)
             grid = (rng.permutation(num_restarts - 1) + 0.5) / max(num_restarts - 1, 1)
