@@ -204,7 +204,7 @@ def _table(rows: list[dict]) -> dict:
                 "model": {"default": "fit", "ranges": "fit, ranges", "paper": "paper's model, both engines"}[
                     row["model"]
                 ],
-                "seconds": row["seconds"],
+                "seconds": f"{row['seconds']:.0f}",
                 "R-hat of the gates": row["diagnostics"]["max_rhat"],
                 "of the log joint": row["diagnostics"]["lp_rhat"],
             }

@@ -20,6 +20,7 @@ from tinygp import kernels
 import alps_ppl as alps
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs import features
+from alps_ppl.gibbs.gaussians import PrecisionNormal
 from alps_ppl.gibbs.scales import STEPS, draw_with_gate, move_point
 from alps_ppl.gibbs.target import Chain, Target
 from alps_ppl.model.memory import PrivateMemory
@@ -97,11 +98,35 @@ def test_evidence_at_every_point_is_the_dense_joints(states, memory):
         np.testing.assert_allclose(evidence(jnp.array(points)), expected, atol=1e-6)
 
 
+class WithoutDeterminant(PrecisionNormal):
+    """A mistake on purpose."""
+
+    @property
+    def log_integral(self):
+        return super().log_integral + self._half_log_det
+
+
 @pytest.mark.parametrize(("states", "memory"), [(False, False), (True, True)])
 def test_gate_and_scale_are_drawn_from_their_conditional(states, memory):
     """Over evenly spread uniforms, each of (off, each point) comes as often as dense evidences say."""
+    found, expected, prob = frequencies(states, memory)
+    np.testing.assert_allclose(found, expected, atol=2 / MANY + 1e-6)
+    np.testing.assert_allclose(prob, 1 - expected[-1], atol=1e-6)
+
+
+def test_a_mistake_in_that_conditional_is_caught():
+    with mock.patch("alps_ppl.gibbs.scales.PrecisionNormal", WithoutDeterminant):
+        found, expected, _ = frequencies(False, False)
+    assert np.abs(found - expected).max() > 10 * (2 / MANY)
+
+
+MANY = 4000
+
+
+def frequencies(states, memory):
+    """How often each of (each point, off) is drawn, how often dense evidences say, and the gate's probability."""
     target, chain, _ = bound(states, memory)
-    many = 4000
+    many = MANY
     even = (np.arange(many) + 0.5) / many
     uniforms = jnp.asarray(np.stack([even, np.full(many, 0.5), even, even], 1))
 
@@ -116,8 +141,7 @@ def test_gate_and_scale_are_drawn_from_their_conditional(states, memory):
     logs = np.array([*on, dense_evidence(target, chain, off, (0, 1))])
     expected = np.exp(logs - logsumexp(logs))
     found = [((b == 1) & (point == k)).mean() for k in range(3)]
-    np.testing.assert_allclose([*found, (b == 0).mean()], expected, atol=2 / many + 1e-6)
-    np.testing.assert_allclose(prob, 1 - expected[-1], atol=1e-6)
+    return np.array([*found, (b == 0).mean()]), expected, prob
 
 
 def test_a_point_beside_states_is_moved_by_metropolis():
