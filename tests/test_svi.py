@@ -591,6 +591,7 @@ def test_too_few_inducing_inputs_are_a_warning_with_the_number_that_would_do():
     assert "'white'" in white
     assert "no number would do" in white
     assert unresolved(model.subset(["wave"]), t, 5) == []
+    assert unresolved(model.subset(["rough"]), jnp.stack([t, t], 1), 5) == []
     with pytest.warns(UserWarning, match="20 inducing inputs leave"):
         alps.fit_svi(
             model.subset(["rough"]), t, jnp.ones((80, 1)), num_steps=1, rng_key=jax.random.key(0), progress_bar=False

@@ -43,8 +43,13 @@ _gram = jax.jit(lambda covariance, z, t: covariance(z, t))
 
 
 def unresolved(model: ALPS, inputs: Float[Array, "time *column"], num_inducing: int) -> list[str]:
-    """What to say of each latent that so many inducing inputs can't resolve, and how many could."""
-    found = []
+    """What to say of each latent that so many inducing inputs can't resolve, and how many could.
+
+    Nothing of inputs of several columns: over those, inducing inputs find their places while they are learnt.
+    """
+    found: list[str] = []
+    if inputs.ndim > 1:
+        return found
     for name, covariance in dict(zip(model.copy_of, model.covariances, strict=True)).items():
         left = _left(covariance, inputs, num_inducing, model.jitter)
         if left <= MOST_LEFT:
