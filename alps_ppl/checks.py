@@ -18,6 +18,7 @@ from numpyro.util import is_prng_key
 
 # An output's variance this many times its expected variance, or this part of it, is in another unit.
 OFF_SCALE = 1e4
+FEW_INPUTS = 500
 
 
 def short(value: Any) -> str:
@@ -194,16 +195,21 @@ def warn_if_off_centre(y: Array, outputs: Sequence[str]) -> None:
             return
 
 
+def some_of(inputs: Array) -> Array:
+    """At most 500 inputs, evenly spread: enough to judge a covariance's size by."""
+    return inputs[np.unique(np.linspace(0, len(inputs) - 1, FEW_INPUTS).round().astype(int))]
+
+
 def warn_if_off_scale(y: Array, expected: np.ndarray, outputs: Sequence[str]) -> None:
     """Of an output whose size is far from that which its priors say, every gate comes on, or none."""
     if isinstance(y, jax.core.Tracer):
         return
     for output, column, variance in zip(outputs, np.asarray(y, np.float64).T, expected, strict=True):
         present = column[~np.isnan(column)]
-        square = present.var() if present.size else 0.0
-        if square > OFF_SCALE * variance or 0 < square < variance / OFF_SCALE:
+        own = present.var() if present.size else 0.0
+        if own > OFF_SCALE * variance or 0 < own < variance / OFF_SCALE:
             warn_caller(
-                f"y: output {output!r} has a variance of {square:.2g}, but mixing_variance and noise_variance "
+                f"y: output {output!r} has a variance of {own:.2g}, but mixing_variance and noise_variance "
                 f"expect {variance:.2g}, and so the gates say little; standardise y (alps.Data does), or give both "
                 "variances in its squared unit"
             )

@@ -88,6 +88,7 @@ TABLES = {
 
 # The models, and what the command has for them.
 MODELS = {"default": "", "ranges": "", "paper": "--paper-model "}
+WORDS = {"default": "fit", "ranges": "fit, ranges", "paper": "paper's model"}
 # A range goes from a lengthscale's fifth to five times it.
 AROUND = 5
 LENGTHSCALE = re.compile(r"(matern\d\d)\(([\d.]+)(\w+)\)")
@@ -171,7 +172,7 @@ def _others(cells: pd.DataFrame, season: int) -> dict[str, pd.DataFrame]:
 
 def forecasts(row: dict) -> dict[str, dict]:
     """The scores of a row, by the names of the forecasts on the page."""
-    words = {"default": "fit", "ranges": "fit, ranges", "paper": "paper's model"}[row["model"]]
+    words = WORDS[row["model"]]
     ours = {"gibbs": words, "svi": f"{words}, SVI"}
     return {ours.get(name, name): score for name, score in row["scores"].items()}
 
@@ -201,9 +202,7 @@ def _table(rows: list[dict]) -> dict:
         "sensible": table.sensible,
         "runs": [
             {
-                "model": {"default": "fit", "ranges": "fit, ranges", "paper": "paper's model, both engines"}[
-                    row["model"]
-                ],
+                "model": WORDS[row["model"]],
                 "seconds": f"{row['seconds']:.0f}",
                 "R-hat of the gates": row["diagnostics"]["max_rhat"],
                 "of the log joint": row["diagnostics"]["lp_rhat"],

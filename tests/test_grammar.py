@@ -173,6 +173,7 @@ def test_periods_and_lengthscales_are_told():
         ("linear_periodic(20h .. 28h)", "scale", 20 / 24, 28 / 24),
         ("periodic(1..2.5, 3)", "scale", 1, 2.5),
         ("rbf(12..36h)", "scale", 0.5, 1.5),
+        ("rbf(24..1.2e2h)", "scale", 1, 5),
         ("2 * rbf(.5..4)", "kernel2.scale", 0.5, 4),
         ("rbf(3d) + 2 * (matern32(1d) * rational_quadratic(2d..1w))", "kernel2.kernel2.kernel2.scale", 2, 7),
     ],

@@ -51,9 +51,8 @@ def _ahead(inputs: Any, conversion: Conversion, horizon: str) -> np.ndarray:
     unit = conversion.step
     if conversion.origin is None:
         return np.asarray(ahead("horizon", horizon, pd.Index(np.sort(t)), t, unit))
-    step = pd.Timedelta(1, "h" if unit == "hours" else "D")
     origin = pd.Timestamp(conversion.origin).tz_localize(None)  # UTC, or no zone at all
-    index = pd.DatetimeIndex(origin + np.sort(t) * step).round("us")
+    index = pd.DatetimeIndex(origin + np.sort(t) * pd.Timedelta(1, unit)).round("us")
     stamps = pd.DatetimeIndex(ahead("horizon", horizon, index, t, unit))
     are_days = bool((stamps == stamps.normalize()).all())
     return np.array([f"{stamp:%Y-%m-%d}" if are_days else str(stamp) for stamp in stamps])

@@ -57,7 +57,7 @@ def _place(t: np.ndarray, times: np.ndarray, period: float) -> np.ndarray:
         return np.searchsorted(t, times, side="left") - 1
     cycles = np.maximum(1, np.ceil((times - t[-1]) / period - NEAR))
     target = times - cycles * period
-    near = np.clip(np.searchsorted(t, target), 1, max(1, len(t) - 1))
-    near = np.where(np.abs(t[near - 1] - target) <= np.abs(t[np.minimum(near, len(t) - 1)] - target), near - 1, near)
-    near = np.minimum(near, len(t) - 1)
+    after = np.minimum(np.searchsorted(t, target), len(t) - 1)
+    before = np.maximum(after - 1, 0)
+    near = np.where(np.abs(t[before] - target) <= np.abs(t[after] - target), before, after)
     return np.where(np.abs(t[near] - target) <= NEAR * period, near, -1)

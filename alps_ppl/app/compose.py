@@ -23,6 +23,7 @@ from alps_ppl.tables.grammar import Parsed, parse
 from alps_ppl.tables.proposals import Proposal, decoys, propose
 from alps_ppl.tables.reading import read_table
 from alps_ppl.tables.splitting import split_table
+from alps_ppl.tables.stamps import UNIX
 
 # A learnt noise variance's prior mean, in variances of an output, and what share of an output's cells it counts as. One
 # that counts less lets the noise fall to nothing, and chains then follow other outputs exactly, each its own.
@@ -32,11 +33,10 @@ NOISE_SHARE = 0.1
 OWN_PRIOR = (1.0, 0.2)
 FEWEST_INDUCING, MOST_INDUCING, MOST_INDUCING_OF_FEW_ROWS = 15, 40, 60
 BATCH = 256
-# Whole files of Unix times may be in these.
-SUBSECONDS = ("s", "ms", "us", "ns", "seconds", "milliseconds", "microseconds", "nanoseconds")
 # Of one covariance: "memory x 4".
 MOST_ALIKE = 20
-# Rows up to which the sampler's longest and long chains, and SVI's longer ones, stay within two minutes.
+# Rows up to which the sampler's longest and long chains, and SVI's longer ones, stay within two minutes; and rows times
+# outputs squared, where outputs' memories are states.
 FEW, LONG, MUCH_WORK = 500, 1_500, 10_000
 
 
@@ -80,7 +80,7 @@ def compose(
     if len(table) < 2:
         raise ValueError(f"{file.name}: expected a table of at least two rows, got one; no process shows in it")
     reading = {"time": str(table.index.name)} | reading
-    if splitting.get("time_unit") in SUBSECONDS and isinstance(table.index, pd.DatetimeIndex):
+    if isinstance(table.index, pd.DatetimeIndex) and unit_name(splitting.get("time_unit")) in UNIX:
         del splitting["time_unit"]  # Unix times in that unit, which the table has as dates
     data = split_table(table, **splitting)
     unit = _unit(data, splitting.get("time_unit"))

@@ -9,14 +9,9 @@ import numpy as np
 import pandas as pd
 
 from alps_ppl.app.problem import Outcome
-from alps_ppl.app.report.sections import (
-    combinations,
-    interchangeable_notes,
-    one_output_notes,
-    scale_notes,
-    thinned,
-)
-from alps_ppl.app.report.verdict import FEWEST_TIMES
+from alps_ppl.app.report.notes import interchangeable_notes, one_output_notes, scale_notes
+from alps_ppl.app.report.sections import combinations, thinned
+from alps_ppl.app.report.verdict import FEWEST_TIMES, chains_apart
 from alps_ppl.results.inclusion import LARGEST_LOG_JOINT_R_HAT, disagreements
 
 
@@ -83,10 +78,9 @@ def _warn(table: pd.DataFrame, max_rhat: float, lp_rhat: float) -> None:
     if np.isnan(max_rhat):
         click.echo("One chain can't tell whether it has converged; set GIBBS.num_chains to 2 or more.")
     if len(rows := disagreements(table, "gibbs")):
-        apart = ", ".join(f"{row.latent} ({row.lowest:.2f} to {row.highest:.2f})" for row in rows.itertuples())
         click.echo(
-            f"The chains disagree about {apart}: the largest R-hat of a gate is {max_rhat:.3f}. Don't trust these "
-            "probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples."
+            f"The chains disagree about {chains_apart(rows)}: the largest R-hat of a gate is {max_rhat:.3f}. Don't "
+            "trust these probabilities yet; raise GIBBS.num_warmup and GIBBS.num_samples."
         )
     if lp_rhat > LARGEST_LOG_JOINT_R_HAT:
         click.echo(

@@ -6,7 +6,8 @@ import platform
 import shutil
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +23,7 @@ from jaxtyping import Array
 
 from alps_ppl.app import outputs, printed, scores
 from alps_ppl.app.errors import BadInput
-from alps_ppl.app.problem import GIBBS_DEFAULTS, SVI_DEFAULTS, Fitted, Outcome, Problem
+from alps_ppl.app.problem import GIBBS_DEFAULTS, Fitted, Outcome, Problem
 from alps_ppl.checkpoints import Checkpoints
 from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.model.alps import ALPS
@@ -34,7 +35,6 @@ from alps_ppl.results.prediction import log_density, predictive, summarise
 from alps_ppl.results.selection import prune
 from alps_ppl.results.trees import to_datatree
 from alps_ppl.svi.fit import NonFiniteLossError, fit_svi
-from alps_ppl.svi.inducing import unresolved
 
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
 
@@ -130,11 +130,8 @@ def _fit(problem: Problem, engine: str, rng_key: Array, folder: Path, progress: 
     options: dict[str, Any] = {"rng_key": rng_key, "progress_bar": progress, **settings}
     try:
         if engine == "svi":
-            inducing = (SVI_DEFAULTS | settings)["num_inducing"]
-            for line in unresolved(model.with_bounds(), model.check(inputs)[0], inducing):
-                click.echo(line)
-            warnings.filterwarnings("ignore", "latent .* inducing inputs leave", UserWarning)  # what was just said
-            return fit_svi(model, inputs, y, checkpoints=checkpoints, **options)
+            with _said_warnings():
+                return fit_svi(model, inputs, y, checkpoints=checkpoints, **options)
         lengths = GIBBS_DEFAULTS | settings
         click.echo("Gibbs: {num_chains} chains of {num_warmup} + {num_samples} sweeps".format(**lengths))
         return fit_gibbs(model, inputs, y, checkpoint=checkpoints.part("gibbs", "sweeps"), **options)
@@ -154,11 +151,17 @@ def _learnt(before: ALPS, after: ALPS) -> dict[str, float]:
 
 def _save(fit: Fit, tree: xr.DataTree, problem: Problem, path: Path) -> None:
     """The posterior's file; a warning about it is printed."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with _said_warnings():
         save(fit, path, tree=tree, conversion=problem.data.conversion)
-    for warning in caught:
-        click.echo(str(warning.message))
+
+
+@contextmanager
+def _said_warnings() -> Iterator[None]:
+    """Warnings are printed as plain lines, as soon as they come."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: click.echo(str(message))
+        yield
 
 
 def versions() -> dict[str, str]:

@@ -41,7 +41,11 @@ class Family(NamedTuple):
 
     def at(self, point: int) -> Covariance:
         """The covariance at a point."""
-        return jax.tree.map(lambda leaf: leaf[point], self.covariances)
+        return _at(self.covariances, point)
+
+
+def _at(covariances: Covariance, point: int) -> Covariance:
+    return jax.tree.map(lambda leaf: leaf[point], covariances)
 
 
 def family(
@@ -56,8 +60,7 @@ def family(
     covariances = along(covariance, unknown)
     num_points = len(unknown.grid.values)
     if state_times is not None:
-        at = [jax.tree.map(lambda leaf, k=k: leaf[k], covariances) for k in range(num_points)]
-        terms = tuple(markov_terms(one)[0] for one in at)
+        terms = tuple(markov_terms(_at(covariances, k))[0] for k in range(num_points))
         spaces = tuple(state_space({0: one}, state_times) for one in terms)
         return Family(tuple(latents), covariances, np.zeros((num_points, 0, 0)), terms, spaces)
     factors = _factors(np.asarray(_grams(covariances, pivot_inputs), np.float64))

@@ -14,79 +14,18 @@ from jaxtyping import Array, Float, Int
 from tinygp.kernels.quasisep import Quasisep
 
 from alps_ppl.gibbs.families import Family, extend_features, extend_states, family
+from alps_ppl.gibbs.layout import Layout
 from alps_ppl.gibbs.pivots import RankError, choose_pivots, diagonal, interpolation
 from alps_ppl.gibbs.statespace import StateSpace, interpolate, markov_terms, state_space, states_resolve
 from alps_ppl.model.covariances import Covariance
 from alps_ppl.model.scales import Averaged, UnknownScale, along
 
-# How many entries matrices may have that are factorised side by side. With more, XLA's program can wait for ever
-# (jaxlib 0.10.2, two cores): of one latent, four chains of 116 features and 16 of 60 did, two of 116 didn't.
-SIDE_BY_SIDE = 4 * 64**2
 # Up to this rank, or an eighth of the times and four times this rank, features cost less than states.
 LOW_RANK = 64
 # As many features may hold all values of an unknown scale.
 MOST_HELD = 200
 # With more, those of a Markov process of unknown scale are states: a point of its grid would cost their cube.
 FEW_HELD = 16
-
-
-class Layout(NamedTuple):
-    """How the latents share the vector of weights: each one's features side by side, then the states time by time.
-
-    Hashable, so that a compiled program depends on it and not on the data.
-    """
-
-    ranks: tuple[int, ...]  # (latent,), of its own weights
-    state_owner: tuple[int, ...] = ()  # (dim,): whose each state of a time is
-    num_state_times: int = 0
-    # Of the processes with an unknown scale, their latents; and the features that hold all of its values, (latent,).
-    scaled: tuple[tuple[int, ...], ...] = ()
-    held: tuple[int, ...] = ()
-
-    @property
-    def features(self) -> "Layout":
-        """The layout of the weights as those of the features, which no unknown scale changes."""
-        return self._replace(ranks=self.held, scaled=()) if self.scaled else self
-
-    def opened(self, k: int) -> tuple[Int[np.ndarray, " feature"], Int[np.ndarray, " weight"]]:
-        """Where the features of an unknown scale's latents are, and all else, once theirs replace their own weights."""
-        ranks = [self.held[j] if j in self.scaled[k] else rank for j, rank in enumerate(self.ranks)]
-        owner = np.repeat(np.arange(len(ranks)), ranks)
-        mine = np.isin(owner, self.scaled[k])
-        return np.flatnonzero(mine), np.flatnonzero(~mine)
-
-    @property
-    def largest_matrix(self) -> int:
-        """As many rows has the largest matrix that a sweep factorises, of features."""
-        return max([sum(self.ranks), *(sum(map(len, self.opened(k))) for k in range(len(self.scaled)))])
-
-    @property
-    def owner(self) -> Int[np.ndarray, " weight"]:
-        """Which latent each weight belongs to."""
-        states = np.tile(np.array(self.state_owner, int), self.num_state_times)
-        return np.concatenate([np.repeat(np.arange(len(self.ranks)), self.ranks), states])
-
-    @property
-    def own_features(self) -> Int[np.ndarray, "latent rank"]:
-        """Each latent's features, padded to the largest rank with the number of features."""
-        return self.features_of([[j] for j in range(len(self.ranks))])
-
-    def features_of(self, groups: Sequence[Sequence[int]]) -> Int[np.ndarray, "group rank"]:
-        """The features of all latents of each group, padded to the largest number with that of all features."""
-        ends = np.cumsum(self.ranks)
-        own = [np.concatenate([np.arange(ends[j] - self.ranks[j], ends[j]) for j in group]) for group in groups]
-        padded = np.full((len(groups), max(map(len, own))), sum(self.ranks))
-        for row, features in zip(padded, own, strict=True):
-            row[: len(features)] = features
-        return padded
-
-    def swapped(self, pairs: Sequence[tuple[int, int]]) -> Int[np.ndarray, " weight"]:
-        """The places of all weights after the latents of each pair, of one covariance, changed theirs."""
-        owner = self.owner
-        places = np.arange(len(owner))
-        for j, k in pairs:
-            places[owner == j], places[owner == k] = np.flatnonzero(owner == k), np.flatnonzero(owner == j)
-        return places
 
 
 class Features(NamedTuple):
@@ -125,28 +64,25 @@ class Features(NamedTuple):
 
     def held_weights(self, weights: Float[Array, "*draw weight"], points: Any) -> Array:
         """The features' weights from the latents' own, which at an unknown scale's ``points`` are others."""
-        if not self.families:
-            return weights
-        layout = self.layout
-        ends = np.cumsum(layout.ranks)
-        parts = [weights[..., end - rank : end] for end, rank in zip(ends, layout.ranks, strict=True)]
-        for k, one in enumerate(self.families):
-            maps = jnp.asarray(one.maps, weights.dtype)
-            for j in one.latents:
-                parts[j] = jnp.einsum("...fr,...r->...f", maps[points[..., k]], parts[j])
-        return jnp.concatenate([*parts, weights[..., ends[-1] :]], -1)
+        return self._mapped(weights, self.layout.ranks, [one.maps for one in self.families], points)
 
     def own_weights(self, held: Float[Array, "*draw weight"], points: Int[Array, "*draw scaled"]) -> Array:
         """The latents' own weights, of which ``held_weights`` makes the features' again where that is possible."""
+        return self._mapped(held, self.layout.held, [np.linalg.pinv(one.maps, 1e-10) for one in self.families], points)
+
+    def _mapped(
+        self, weights, ranks: Sequence[int], maps: Sequence[Float[np.ndarray, "point to rank"]], points
+    ) -> Array:
+        """The weights, those of unknown scales mapped; ``ranks`` are those before."""
         if not self.families:
-            return held
-        ends = np.cumsum(self.layout.held)
-        parts = [held[..., end - rank : end] for end, rank in zip(ends, self.layout.held, strict=True)]
+            return weights
+        ends = np.cumsum(ranks)
+        parts = [weights[..., end - rank : end] for end, rank in zip(ends, ranks, strict=True)]
         for k, one in enumerate(self.families):
-            inverses = jnp.asarray(np.linalg.pinv(one.maps, 1e-10), held.dtype)
+            here = jnp.asarray(maps[k], weights.dtype)[points[..., k]]
             for j in one.latents:
-                parts[j] = jnp.einsum("...rf,...f->...r", inverses[points[..., k]], parts[j])
-        return jnp.concatenate([*parts, held[..., ends[-1] :]], -1)
+                parts[j] = jnp.einsum("...tr,...r->...t", here, parts[j])
+        return jnp.concatenate([*parts, weights[..., ends[-1] :]], -1)
 
     @property
     def num_latents(self) -> int:
@@ -244,10 +180,8 @@ class Features(NamedTuple):
         if self.space is None:
             places = np.broadcast_to(np.arange(r), (n, r))
         scaled = [j for one in self.families for j in one.latents]
-        kept, residual = (
-            ~np.isin(owner, scaled),
-            np.where(np.isin(np.arange(self.num_latents), scaled)[:, None], 0, residual),
-        )
+        kept = ~np.isin(owner, scaled)
+        residual = np.where(np.isin(np.arange(self.num_latents), scaled)[:, None], 0, residual)
         ends = np.cumsum(self.layout.features.ranks)
         parts = [(basis[:, kept], owner[kept], places[:, kept])]
         variances = [residual]
@@ -314,14 +248,13 @@ def latent_features(
         factor = partial(choose_pivots, inputs=inputs, tolerance=tolerance, name=name)
         markov, others = markov_terms(covariance) if states and inputs.ndim == 1 else ([], [covariance])
         scale = of_latent.get(j)
-        most, low_rank_here = max_rank, low_rank
+        most = low_rank if markov else max_rank
         if scale is not None:
-            covariance = Averaged(along(covariance, scale))
+            covariance, markov = Averaged(along(covariance, scale)), [] if others else markov
             factor = partial(factor, tolerance=tolerance / len(scale.grid.values))
-            markov, most = markov if not others else [], MOST_HELD
-            low_rank_here = min(low_rank, FEW_HELD)
+            most = min(low_rank, FEW_HELD) if markov else MOST_HELD
         try:
-            factors.append(factor(covariance, max_rank=low_rank_here if markov else most))
+            factors.append(factor(covariance, max_rank=most))
         except RankError as error:
             if not markov:
                 raise (

@@ -6,9 +6,9 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
 
 from alps_ppl.gibbs import conditionals as c
-from alps_ppl.gibbs.features import SIDE_BY_SIDE
 from alps_ppl.gibbs.gaussians import PrecisionNormal
-from alps_ppl.gibbs.randomness import RandomNumbers, categorical
+from alps_ppl.gibbs.layout import SIDE_BY_SIDE
+from alps_ppl.gibbs.randomness import RandomNumbers, categorical, index
 from alps_ppl.gibbs.target import Chain, Target
 
 # Points are taken side by side as if there were so many chains.
@@ -91,7 +91,7 @@ def move_point(target: Target, chain: Chain, k: int, uniforms: Float[Array, " 4"
 
     now = chain.scales[k]
     num_points = len(scale.log_prior)
-    step = jnp.asarray(STEPS)[jnp.minimum((uniforms[0] * len(STEPS)).astype(int), len(STEPS) - 1)]
+    step = jnp.asarray(STEPS)[index(uniforms[0], len(STEPS))]
     from_prior = categorical(jnp.exp(scale.log_prior), uniforms[1])
     is_on = chain.b[target.plan.layout.scaled[k][0]] == 1
     independent = (uniforms[2] < 0.3) | ~is_on

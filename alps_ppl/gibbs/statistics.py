@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from alps_ppl.gibbs.families import Family
-from alps_ppl.gibbs.features import Features, Layout
+from alps_ppl.gibbs.features import Features
+from alps_ppl.gibbs.layout import Layout
 from alps_ppl.gibbs.pivots import row_slices
 from alps_ppl.model.memory import Filter, PrivateMemory, kalman
 

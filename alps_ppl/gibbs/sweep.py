@@ -10,7 +10,7 @@ from jax import random
 from jaxtyping import Array, Float, Int
 from numpyro.util import is_prng_key
 
-from alps_ppl.gibbs.features import SIDE_BY_SIDE
+from alps_ppl.gibbs.layout import SIDE_BY_SIDE
 from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
 from alps_ppl.gibbs.statistics import Statistics, weights_squares

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from alps_ppl.gibbs.features import Layout
+from alps_ppl.gibbs.layout import Layout
 from alps_ppl.gibbs.randomness import RandomNumbers
 from alps_ppl.gibbs.statistics import Moments, Statistics, at_scales, moments
 from alps_ppl.model.alps import ALPS

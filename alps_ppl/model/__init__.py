@@ -2,6 +2,6 @@
 
 ``alps``: the program beside the paper's eq. 2, from ``arguments`` that are checked once. ``covariances`` and
 ``processes``: k(t, t'), GP(0, k) and the guide's sparse process, with their KL. ``memory``: what an output does for
-itself. ``scales``: lengthscales and periods that aren't known. ``draws``: the draws that every engine gives a
-prediction. ``as_json``: a model in plain data.
+itself. ``scales``: lengthscales and periods that aren't known; ``unknown``: the part of ``ALPS`` that has them.
+``draws``: the draws that every engine gives a prediction. ``as_json``: a model in plain data.
 """

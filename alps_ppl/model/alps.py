@@ -11,21 +11,15 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int
 from numpyro import handlers
-from numpyro.distributions import constraints
 from tinygp.transforms import Subspace
 
 from alps_ppl import checks
 from alps_ppl.model import arguments
-from alps_ppl.model.covariances import (
-    Covariance,
-    equal_covariance_groups,
-    parameters,
-    prior_variances,
-    with_parameters,
-)
+from alps_ppl.model.covariances import Covariance, prior_variances
 from alps_ppl.model.memory import OutputNoise, PrivateMemory
 from alps_ppl.model.processes import GaussianProcess
 from alps_ppl.model.scales import OnGrid, UnknownScale
+from alps_ppl.model.unknown import UnknownParameters
 
 # Of the relaxed program's gates (paper, App. B.7).
 PRIOR_TEMPERATURE = 0.5
@@ -34,7 +28,7 @@ LARGEST_LOGIT = 40.0
 
 
 @jax.tree_util.register_pytree_node_class
-class ALPS:
+class ALPS(UnknownParameters):
     """The GP-ALPS model: a linear mixing model of Gaussian processes with a gate on every latent.
 
     Calling it runs the NumPyro program (paper, eq. 2)::
@@ -240,10 +234,10 @@ class ALPS:
         if self.learns_noise:
             is_known = isinstance(noise, dist.InverseGamma)
             noise = np.asarray(noise.rate / (noise.concentration + 1)) if is_known else 0.0
-        of_latents = (
-            prior_variances(self.covariances, inputs).mean(1) if not isinstance(inputs, jax.core.Tracer) else 1.0
-        )
-        return (self.mixing_variance * np.asarray(of_latents)).sum(1) + noise
+        if isinstance(inputs, jax.core.Tracer):
+            return self.mixing_variance.sum(1) + noise
+        of_latents = prior_variances(self.covariances, checks.some_of(inputs)).mean(1)
+        return self.mixing_variance @ np.asarray(of_latents) + noise
 
     learns_inclusion = property(lambda self: self.inclusion_prior is not None, doc="Whether theta is a site.")
     learns_noise = property(lambda self: isinstance(self.noise_variance, dist.Distribution), doc="Whether sigma^2 is.")
@@ -304,78 +298,6 @@ class ALPS:
         smaller.covariance_bounds = {n: b for n, b in self.covariance_bounds.items() if n in smaller.copy_of}
         smaller.unknown_scales = {n: u for n, u in self.unknown_scales.items() if n in smaller.copy_of}
         return smaller
-
-    def covariance_params(self, dtype) -> dict[str, Array]:
-        """A ``numpyro.param`` site for each covariance parameter with bounds, "latent.parameter".
-
-        It is the parameter's logarithm: a scale or a period is learnt by its ratio.
-        """
-        start = {name: parameters(c) for name, c in zip(self.copy_of, self.covariances, strict=True)}
-        return {
-            f"{latent}.{path}": numpyro.param(
-                f"{latent}.{path}",
-                jnp.log(jnp.asarray(start[latent][path], dtype)),
-                constraint=constraints.interval(*np.log(pair)),
-            )
-            for latent, bounds in self.covariance_bounds.items()
-            for path, pair in bounds.items()
-        }
-
-    def learnt_covariances(self, params: Mapping[str, Array]) -> tuple[Covariance, ...]:
-        """The covariances with the parameters that have bounds from ``params``."""
-        return tuple(
-            with_parameters(
-                c, {path: jnp.exp(params[f"{name}.{path}"]) for path in self.covariance_bounds.get(name, ())}
-            )
-            for name, c in zip(self.copy_of, self.covariances, strict=True)
-        )
-
-    @property
-    def scale_sites(self) -> tuple[str, ...]:
-        """The sites of unknown scales, "latent.parameter"."""
-        return tuple(f"{latent}.{unknown.path}" for latent, unknown in self.unknown_scales.items())
-
-    def at_scales(self, sites: Mapping[str, Any]) -> tuple[Covariance, ...]:
-        """The covariances with unknown scales from ``sites``."""
-        paths = {latent: unknown.path for latent, unknown in self.unknown_scales.items()}
-        return tuple(
-            with_parameters(c, {paths[name]: sites[f"{name}.{paths[name]}"]}) if name in paths else c
-            for name, c in zip(self.copy_of, self.covariances, strict=True)
-        )
-
-    @property
-    def covariance_groups(self) -> list[int]:
-        """A group number for each latent, the same for latents of equal covariance and equal range."""
-        of_range = [
-            None if (unknown := self.unknown_scales.get(name)) is None else np.asarray(unknown.grid.values).tobytes()
-            for name in self.copy_of
-        ]
-        keys = list(zip(equal_covariance_groups(self.covariances), of_range, strict=True))
-        return [list(dict.fromkeys(keys)).index(key) for key in keys]
-
-    def with_bounds(self) -> "ALPS":
-        """The model whose unknown scales are covariance_bounds, from the middle of their range, as SVI learns them."""
-        if not self.unknown_scales:
-            return self
-        learning = copy(self)
-        grids = {name: np.asarray(unknown.grid.values, float) for name, unknown in self.unknown_scales.items()}
-        middle = {
-            f"{name}.{unknown.path}": float(np.sqrt(grids[name][0] * grids[name][-1]))
-            for name, unknown in self.unknown_scales.items()
-        }
-        learning.covariances = self.at_scales(middle)
-        bounds = {n: {u.path: (float(grids[n][0]), float(grids[n][-1]))} for n, u in self.unknown_scales.items()}
-        learning.covariance_bounds, learning.unknown_scales = self.covariance_bounds | bounds, {}
-        return learning
-
-    def with_learnt(self, params: Mapping[str, Array]) -> "ALPS":
-        """The model whose covariances have the parameters learnt in ``params``, with none left to learn."""
-        if not self.covariance_bounds:
-            return self
-        learnt = copy(self)
-        learnt.covariances = self.learnt_covariances(jax.tree.map(np.asarray, dict(params)))
-        learnt.covariance_bounds = {}
-        return learnt
 
     def tree_flatten(self):
         """The priors' numbers, and what a program is compiled for: names, gates, inclusion_prob, bounds, jitter."""

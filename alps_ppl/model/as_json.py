@@ -33,11 +33,12 @@ def describe(model: ALPS) -> dict:
         "inclusion_prior": encode(model.inclusion_prior),
         "gate": [model.gate_names[model.gate_of[j]] for j in first],
         "mixing_variance": encode(model.mixing_variance[:, first]),
-        "unknown_scales": [
-            [name, path, encode(list(map(np.asarray, grid)))] for name, (path, grid) in model.unknown_scales.items()
-        ],
         "private_memory": None if model.private_memory is None else encode(list(map(np.asarray, model.private_memory))),
     }
+    if model.unknown_scales:  # files without are as before
+        described["unknown_scales"] = [
+            [name, path, encode(list(map(np.asarray, grid)))] for name, (path, grid) in model.unknown_scales.items()
+        ]
     return described | {name: encode(getattr(model, name)) for name in ARGUMENTS}
 
 

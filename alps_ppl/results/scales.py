@@ -96,14 +96,17 @@ def interchangeable(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
     checks.in_range("interval", interval, 0.0, 1.0, ends=False)
     rows = []
     for engine, tree in as_trees(trees, groups=("posterior", "observed_data", "constant_data"), needs="x").items():
-        group = tree["constant_data"].to_dataset()["covariance_group"].values
-        of_group: dict[Any, dict[str, list[int]]] = {}
-        for name, places in processes(tree).items():
-            of_group.setdefault(group[places[0]], {})[name] = places
-        for members in of_group.values():
-            if len(members) > 1:
-                rows += [[engine, *row] for row in _ranks(tree, members, interval)]
+        rows += [[engine, *row] for members in groups(tree) for row in _ranks(tree, members, interval)]
     return pd.DataFrame(rows, columns=ALIKE)
+
+
+def groups(tree: xr.DataTree) -> list[dict[str, list[int]]]:
+    """The places of the processes of each group of several that have one covariance, by name."""
+    group = tree["constant_data"].to_dataset()["covariance_group"].values
+    of_group: dict[Any, dict[str, list[int]]] = {}
+    for name, places in processes(tree).items():
+        of_group.setdefault(group[places[0]], {})[name] = places
+    return [members for members in of_group.values() if len(members) > 1]
 
 
 def _ranks(tree: xr.DataTree, members: dict[str, list[int]], interval: float) -> list[list[Any]]:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from alps_ppl import checks
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import Covariance, prior_variances
 from alps_ppl.model.processes import default_jitter
@@ -12,8 +13,8 @@ from alps_ppl.model.processes import default_jitter
 # The part of a latent's variance, on average over the inputs, that inducing inputs may leave open at the start: 20 for
 # a memory of 5 in 80 times leave .23, and flipped its gate.
 MOST_LEFT, GOOD = 0.2, 0.1
-# Inputs and inducing inputs on which this is judged.
-FEW_INPUTS, MOST_TRIED = 500, 640
+# More are no remedy.
+MOST_TRIED = 640
 
 
 def initial_inducing_inputs(inputs: Float[Array, "time *column"], num_inducing: int) -> Array:
@@ -69,14 +70,13 @@ def unresolved(model: ALPS, inputs: Float[Array, "time *column"], num_inducing: 
 def _left(covariance: Covariance, inputs: Array, num_inducing: int, jitter: float | None) -> float:
     """The part of a latent's variance at the inputs that inducing inputs leave open at their start."""
     z = initial_inducing_inputs(inputs, min(num_inducing, len(inputs)))
-    some = inputs[np.unique(np.linspace(0, len(inputs) - 1, FEW_INPUTS).round().astype(int))]
+    some = checks.some_of(inputs)
     K_zz, K_zt = (np.asarray(_gram(covariance, z, t), np.float64) for t in (z, some))
     prior = np.asarray(prior_variances((covariance,), some)[0], np.float64)
     scale = np.trace(K_zz) / len(K_zz)
     if not (np.isfinite(K_zz).all() and scale > 0 and prior.sum() > 0):
         return 0.0
     relative = default_jitter(jnp.asarray(K_zz).dtype) if jitter is None else jitter
-    explained = np.einsum(
-        "zt,zt->t", K_zt, np.linalg.solve(K_zz + max(relative, 1e-10) * scale * np.eye(len(K_zz)), K_zt)
-    )
+    jittered = K_zz + max(relative, 1e-10) * scale * np.eye(len(K_zz))
+    explained = np.einsum("zt,zt->t", K_zt, np.linalg.solve(jittered, K_zt))
     return float(np.clip(prior - explained, 0, None).sum() / prior.sum())

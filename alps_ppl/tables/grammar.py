@@ -183,7 +183,7 @@ class _Reader:
         if parameter not in ("period", "lengthscale"):
             raise self.error(f"expected a number as {function}'s {parameter}, got the range {found[0]!r}", node)
         ends = [end.strip() for end in found.groups()]
-        units = [end.lstrip("0123456789.") for end in ends]
+        units = [re.search(r"[A-Za-z]*$", end)[0] for end in ends]  # type: ignore[index]
         if bool(units[0]) != bool(units[1]) and units[0]:
             raise self.error(f"expected a unit at the end of the range {found[0]!r}, or none at all", node)
         if units[1] and not units[0]:  # 0.5..1.5d

@@ -34,7 +34,7 @@ def ahead(name: str, horizon: str | float, index: pd.Index, t: np.ndarray, unit:
         _check(name, horizon, length / step, step)
         return pd.Index(index[-1] + step * np.arange(1, max(1, int(length / step + 1e-9)) + 1))
     _check(name, horizon, length / step, step)
-    end, of_step = shifted(index[-1], horizon, unit), step * pd.Timedelta(1, "h" if unit == "hours" else "D")
+    end, of_step = shifted(index[-1], horizon, unit), step * pd.Timedelta(1, unit)
     stamps = _stamps(index, end, of_step)
     # A day after a Friday of business days is none of them: then it is the next that there is.
     return stamps if len(stamps) else _stamps(index, end + max(WEEK, 2 * of_step), of_step)[:1]
@@ -45,7 +45,7 @@ def shifted(stamp: pd.Timestamp, horizon: str | float, unit: str | None, sign: i
     match = re.fullmatch(rf"\s*({NUMBER})\s?(mo|y)\s*", str(horizon))
     if match and float(match[1]).is_integer():
         return stamp + pd.DateOffset(months=sign * int(float(match[1])) * (12 if match[2] == "y" else 1))
-    return stamp + sign * duration(horizon, unit) * pd.Timedelta(1, "h" if unit == "hours" else "D")
+    return stamp + sign * duration(horizon, unit) * pd.Timedelta(1, unit)
 
 
 def length_of(name: str, value: str | float, unit: str | None) -> float:

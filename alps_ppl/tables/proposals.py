@@ -153,9 +153,13 @@ def _less(t: np.ndarray, y: np.ndarray, periods: np.ndarray) -> np.ndarray:
     basis = np.concatenate([np.ones((len(t), 1)), np.cos(phase), np.sin(phase)], 1)
     for column in rest.T:
         seen = ~np.isnan(column)
-        fit = np.linalg.lstsq(basis[seen], column[seen], rcond=None)[0]
-        column[seen] -= basis[seen] @ fit
+        column[seen] = _left(basis[seen], column[seen])
     return rest
+
+
+def _left(basis: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """What least squares of a basis leave of the values."""
+    return values - basis @ np.linalg.lstsq(basis, values, rcond=None)[0]
 
 
 def _means(t: np.ndarray, y: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -204,7 +208,7 @@ def _without(y: list, periods: np.ndarray) -> list:
         phase = 2 * np.pi * t[:, None] / (np.asarray(periods) if len(periods) else np.inf)
         middle = (t - t.mean()) / (np.ptp(t) or 1.0)
         basis = np.concatenate([np.ones((len(t), 1)), middle[:, None], np.cos(phase), np.sin(phase)], 1)
-        residual = values - basis @ np.linalg.lstsq(basis, values, rcond=None)[0]
+        residual = _left(basis, values)
         rest.append((t, residual / (residual.std() or 1.0)))
     return rest
 
@@ -222,8 +226,7 @@ def _share_of_slow(y: list, period: float) -> float:
         means = np.bincount(bins, values)[keep] / counts[keep]
         phase = 2 * np.pi * np.bincount(bins, t)[keep] / counts[keep] / period
         basis = np.stack([np.ones_like(phase), np.cos(phase), np.sin(phase)], 1)
-        residual = means - basis @ np.linalg.lstsq(basis, means, rcond=None)[0]
-        shares.append(1 - residual.var() / (means.var() or 1.0))
+        shares.append(1 - _left(basis, means).var() / (means.var() or 1.0))
     return min(shares)
 
 

@@ -43,7 +43,7 @@ def without_spikes(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """The table with these cells missing."""
     kept = table.copy()
     for output, rows in cells.groupby("output", sort=False):
-        here = table.index.isin(rows.time) & table[output].isin(rows.value)
-        kept.loc[here, output] = np.nan
+        cells_of = pd.MultiIndex.from_arrays([table.index, table[output]])
+        kept.loc[cells_of.isin(list(zip(rows.time, rows.value, strict=True))), output] = np.nan
     kept.attrs = dict(table.attrs)
     return kept

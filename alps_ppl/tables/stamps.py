@@ -9,6 +9,7 @@ import pandas as pd
 
 from alps_ppl.checks import short
 from alps_ppl.tables.dates import in_utc, not_dates
+from alps_ppl.tables.durations import UNITS
 from alps_ppl.tables.number_format import NumberFormat, column_numbers
 
 # Day, month and year, or month and day first; a period between them is German, and so on, and has the day first.
@@ -23,13 +24,10 @@ PERIODS = {
 }
 # Since 1970, of times from 2000 to 2100.
 UNIX = {"s": 1e0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-UNIX_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 YEARS_OF_UNIX = (946_684_800, 4_102_444_800)
 # Days since these dates, by what a column of them is called: Julian ones from 1950 to 2100, spreadsheets' likewise.
 JULIAN, SPREADSHEET = r"julian|\bjd\b", r"date|datum|fecha|excel|serial"
 JULIAN_DAYS, SPREADSHEET_DAYS = (2_433_282, 2_488_070), (18_264, 73_051)
-
-
 # Of numbers such as 202053, this part at least has a number above 12 if they are weeks.
 FEWEST_WEEKS = 0.2
 
@@ -222,18 +220,16 @@ def _of_numbers(values: np.ndarray, name: str) -> Stamps:
         if not dates.isna().any():
             note = f"Column {name!r}: {values[0]:.0f} and the like are read as dates, YYYYMMDD."
             return Stamps(pd.DatetimeIndex(dates), (note,))
-    for unit, per_second in UNIX.items():
-        if (values >= YEARS_OF_UNIX[0] * per_second).all() and (values < YEARS_OF_UNIX[1] * per_second).all():
-            note = (
-                f"Column {name!r}: {values[0]:.10g} and the like are read as Unix times in {UNIX_WORDS[unit]}, in UTC."
-            )
-            microseconds = np.round(values / per_second * 1e6).astype("int64")
-            return Stamps(pd.DatetimeIndex(microseconds.astype("datetime64[us]")), (note,))
-    of_unit = np.array([(values >= YEARS_OF_UNIX[0] * n) & (values < YEARS_OF_UNIX[1] * n) for n in UNIX.values()])
-    if of_unit.any(0).all():
-        row = int(np.argmin(of_unit[np.argmax(of_unit[:, 0])]))
-        got = f"{values[0]:.0f} in row 1 and {values[row]:.0f} in row {row + 1}"
-        raise ValueError(f"expected Unix times of one unit in column {name!r}, got {got}")
+    of_unit = {unit: (values >= YEARS_OF_UNIX[0] * n) & (values < YEARS_OF_UNIX[1] * n) for unit, n in UNIX.items()}
+    first = next((unit for unit, rows in of_unit.items() if rows[0]), None)
+    if first is not None and np.any(list(of_unit.values()), 0).all():
+        if not of_unit[first].all():
+            row = int(np.argmin(of_unit[first]))
+            got = f"{values[0]:.0f} in row 1 and {values[row]:.0f} in row {row + 1}"
+            raise ValueError(f"expected Unix times of one unit in column {name!r}, got {got}")
+        note = f"Column {name!r}: {values[0]:.10g} and the like are read as Unix times in {UNITS[first]}, in UTC."
+        microseconds = np.round(values / UNIX[first] * 1e6).astype("int64")
+        return Stamps(pd.DatetimeIndex(microseconds.astype("datetime64[us]")), (note,))
     for pattern, (low, high), origin, what in (
         (JULIAN, JULIAN_DAYS, "julian", "Julian dates"),
         (SPREADSHEET, SPREADSHEET_DAYS, "1899-12-30", "a spreadsheet's days since 1899-12-30"),

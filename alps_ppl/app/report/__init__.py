@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from alps_ppl.app.errors import BadInput
-from alps_ppl.app.report import figures, sections
+from alps_ppl.app.report import figures, notes, sections
 from alps_ppl.app.report.run_folder import RunFolder, read
 from alps_ppl.app.report.verdict import NAMES, verdict
 from alps_ppl.results.inclusion import gate_diagnostics, inclusion_table, log_joint_r_hat
@@ -58,10 +58,10 @@ def _context(run: RunFolder) -> dict[str, Any]:
         table,
         lp_r_hat=lp_r_hat,
         num_chains=num_chains,
-        num_times=sections.num_times(run),
+        num_times=notes.num_times(run),
         differences=run.summary.get("largest_differences"),
     )
-    found.notes.extend(sections.held_out_notes(run, found.engine))
+    found.notes.extend(notes.held_out_notes(run, found.engine))
     colours = sections.colours(table, found.engine)
     shown = [name for name, colour in colours.items() if colour != sections.GREY]
     tree = sections.thinned(run.trees[found.engine])
@@ -70,8 +70,8 @@ def _context(run: RunFolder) -> dict[str, Any]:
     shares = sections.shares(tree, shown)
     gates = sections.gates(table, found.engine, colours)
     on = [gate["latent"] for gate in gates if gate["status"] == "on"]
-    of_scales = [*sections.scale_notes(tree, on, run.conversion), *sections.interchangeable_notes(tree, run.conversion)]
-    found.notes.extend([*of_scales, *sections.one_output_notes(tree, on), *sections.own_memory_note(shares)])
+    of_scales = [*notes.scale_notes(tree, on, run.conversion), *notes.interchangeable_notes(tree, run.conversion)]
+    found.notes.extend([*of_scales, *notes.one_output_notes(tree, on), *notes.own_memory_note(shares)])
     return {
         "name": run.name,
         "summary": run.summary,

@@ -8,21 +8,19 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl.app.report.run_folder import RunFolder
-from alps_ppl.app.report.verdict import NAMES, Note
+from alps_ppl.app.report.verdict import NAMES
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import align_signs
 from alps_ppl.results.inclusion import (
     LARGEST_GATE_R_HAT,
     LARGEST_LOG_JOINT_R_HAT,
     OFF,
-    ON,
     disagreements,
     gate_vectors,
     status,
     worst_convergence,
 )
-from alps_ppl.results.scales import ALIKE, interchangeable, scales
-from alps_ppl.results.shares import of_one_output, variance_shares, while_on
+from alps_ppl.results.shares import variance_shares, while_on
 from alps_ppl.results.trees import processes
 from alps_ppl.tables.data import Conversion
 
@@ -108,30 +106,6 @@ def data(run: RunFolder) -> dict[str, Any]:
     }
 
 
-def num_times(run: RunFolder) -> int:
-    """At how many times there is a cell that was fitted."""
-    rows = run.predictions[(run.predictions.split == "train") & run.predictions.observed.notna()]
-    labels = [name for name in rows.columns if name.startswith("input")]
-    return len(rows[labels].drop_duplicates())
-
-
-def held_out_notes(run: RunFolder, engine: str) -> list[Note]:
-    """How the bands and the error did on cells that the fit didn't see, beside simple forecasts."""
-    cells = run.predictions[(run.predictions.engine == engine) & run.predictions.observed.notna()]
-    notes = []
-    for split, rows in cells[cells.split != "train"].groupby("split", sort=False):
-        inside, band = rows.observed.between(rows.lower, rows.upper).mean(), percent(run.interval)
-        text = f"Of {len(rows):,} cells held out as “{split}”, {percent(inside)} are in the {band} band"
-        rmse = {n: row["rmse"] for n, row in run.summary["scores"].get(split, {}).items() if row["rmse"] is not None}
-        others = {name: value for name, value in rmse.items() if name not in NAMES}
-        if engine in rmse:
-            text += f"; the error is {rmse[engine]:.2f} training sds"
-            text += "".join(f", {name} {value:.2f}" for name, value in others.items())
-        beaten = engine in rmse and any(value < rmse[engine] for value in others.values())
-        notes.append(Note("caution" if inside < run.interval - 0.1 or beaten else "good", text + "."))
-    return notes
-
-
 def gates(table: pd.DataFrame, engine: str, colours: Mapping[str, str]) -> list[dict[str, Any]]:
     """The rows of the activation bars: latents, then groups of equal covariance; ``whisker`` is (low, high)."""
     wide = table.set_index(["latent", "engine"]).probability
@@ -171,86 +145,6 @@ def shares(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
     lengths = [1 - row["overlap"]["share"] for row in rows.values()]
     has_own = any(row["own"] for row in rows.values())
     return {"rows": rows, "scale": float(np.nanmax([1.0, *lengths])), "has_own": has_own}
-
-
-def own_memory_note(shares: dict[str, Any]) -> list[Note]:
-    """What outputs do for themselves, where the model has private memories."""
-    own = [(name, row["own"]["share"]) for name, row in shares["rows"].items() if row["own"]]
-    if not own:
-        return []
-    named = ", ".join(f"{name} {percent(share)}" for name, share in own[:8]) + ", …" * (len(own) > 8)
-    return [
-        Note("plain", f"A memory of its own, which no other output shares, has of each output's variance: {named}.")
-    ]
-
-
-def scale_notes(tree: xr.DataTree, on: list[str], conversion: Conversion | None) -> list[Note]:
-    """What is known of the unknown scales of the processes that are on."""
-    table, unit = scales({"tree": tree}), _unit(conversion)
-    alike = {name for names in _interchangeable(tree).processes.unique() for name in names.split(", ")}
-    notes = []
-    for name, rows in table[table.process.isin(set(on) - alike)].groupby("process", sort=False):
-        values = [f"{row.median:.4g}{unit} ({row.lower:.4g} to {row.upper:.4g})" for row in rows.itertuples()]
-        text = f"{name}: {rows.parameter.iloc[0]} {values[0]}"
-        if len(values) > 1:
-            each = [f"{value} with probability {p:.2f}" for value, p in zip(values, rows.probability, strict=True)]
-            text = f"{name}: its {rows.parameter.iloc[0]} has {len(values)} candidates, {'; '.join(each)}"
-        if rows.at_the_edge.any():
-            text += ", at an end of its range: give a wider one"
-        notes.append(Note("caution" if rows.at_the_edge.any() or len(values) > 1 else "plain", text + "."))
-    return notes
-
-
-def _interchangeable(tree: xr.DataTree) -> pd.DataFrame:
-    """``interchangeable`` where the tree has what it needs: an older file may not."""
-    known = {"observed_data", "constant_data"} <= set(tree.children) and "x" in tree["posterior"]
-    return interchangeable({"tree": tree}) if known else pd.DataFrame(columns=ALIKE)
-
-
-def _unit(conversion: Conversion | None) -> str:
-    """The inputs' unit after a number, where it is known."""
-    step = None if conversion is None else conversion.step
-    return "" if step is None else f" {step.lower()}"
-
-
-def interchangeable_notes(tree: xr.DataTree, conversion: Conversion | None) -> list[Note]:
-    """How many of interchangeable processes are on, beside the prior, and what those carry that are surely there."""
-    table, unit = _interchangeable(tree), _unit(conversion)
-    notes = []
-    for named, rows in table.groupby("processes", sort=False):
-        names = named.split(", ")
-        at_least = rows.drop_duplicates("rank").set_index("rank").probability
-        exactly = at_least - at_least.shift(-1, fill_value=0.0)
-        exactly.loc[0] = 1 - at_least.iloc[0]
-        prior = _prior_of_number(tree, names)
-        numbers = [f"{k} with probability {exactly[k]:.2f} (prior {prior[k]:.2f})" for k in sorted(exactly.index)]
-        text = f"Of the interchangeable processes {names[0]} to {names[-1]} are on: {', '.join(numbers)}. "
-        for rank in at_least.index[at_least >= ON]:
-            here = rows[rows["rank"] == rank].sort_values("share", ascending=False)
-            first = here.iloc[0]
-            scale = f"{first['median']:.3g}{unit} ({first.lower:.3g} to {first.upper:.3g})"
-            of = "" if np.isnan(first["median"]) else f", {first.parameter} {scale}"
-            carried = ", ".join(f"{row.output} {percent(row.share)}" for row in here.head(4).itertuples())
-            text += f"Number {rank} by size{of}: of the variance of {carried}{', …' * (len(here) > 4)}. "
-        notes.append(Note("plain" if exactly.max() >= ON else "caution", text.strip()))
-    return notes
-
-
-def _prior_of_number(tree: xr.DataTree, names: list[str]) -> np.ndarray:
-    """The prior probability that none, one, two, ... of these processes are on."""
-    of_latent = tree["constant_data"].to_dataset()["prior_inclusion_prob"].values
-    places = processes(tree)
-    number = np.ones(1)
-    for prob in (of_latent[places[name][0]] for name in names):
-        number = np.convolve(number, [1 - prob, prob])
-    return number
-
-
-def one_output_notes(tree: xr.DataTree, on: list[str]) -> list[Note]:
-    """What of the processes that are on isn't shared."""
-    text = "{} is nearly all in {} ({} of its squared loadings): it is that output's own rather than shared."
-    found = of_one_output(tree).items()
-    return [Note("caution", text.format(name, out, percent(share))) for name, (out, share) in found if name in on]
 
 
 def processes_of(tree: xr.DataTree, shown: list[str]) -> dict[str, str]:

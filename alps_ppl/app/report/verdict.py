@@ -86,6 +86,11 @@ def listed(items: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
+def chains_apart(rows: pd.DataFrame) -> str:
+    """The processes of ``disagreements``, with the chains' lowest and highest probability."""
+    return listed([f"{row.latent} ({row.lowest:.2f} to {row.highest:.2f})" for row in rows.itertuples()])
+
+
 def _word(number: int) -> str:
     return WORDS[number] if number < len(WORDS) else str(number)
 
@@ -166,13 +171,9 @@ def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_c
     both = f"largest R-hat of a gate {r_hat:.3f}" + ("" if np.isnan(lp_r_hat) else f", of the log joint {lp_r_hat:.2f}")
     if len(rows := disagreements(table, "gibbs")):
         names = [str(name) for name in rows.latent]
-        apart = [
-            f"{name} ({row.lowest:.2f} to {row.highest:.2f})"
-            for name, row in zip(names, rows.itertuples(), strict=True)
-        ]
         text = (
-            f"The chains disagree about {listed(apart)}: one chain alone would have said another thing ({both}). Raise "
-            "GIBBS.num_warmup and GIBBS.num_samples."
+            f"The chains disagree about {chains_apart(rows)}: one chain alone would have said another thing ({both}). "
+            "Raise GIBBS.num_warmup and GIBBS.num_samples."
         )
         verb = "that isn't" if len(names) == 1 else "these aren't"
         return Note("bad", text), f"The chains disagree about {listed(names)}, so {verb} settled."
