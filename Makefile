@@ -14,11 +14,11 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@echo "== Tests (without the slow ones: make slow) =="
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations=10 -m "not slow"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 --durations=10 -m "not slow"
 
 slow: $(VENV)/.dev
 	@echo "== Slow statistical tests and notebooks =="
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations=10 -m slow
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 --durations=10 -m slow
 
 lint: $(VENV)/.dev
 	@echo "== Linter and type checker =="

@@ -32,6 +32,17 @@ def pytest_configure(config):
         os.environ.update(UNOPTIMISED)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+    """A module's compiled programs are dropped at its end.
+
+    Each holds memory maps, of which Linux gives a process 65,530: a worker that had compiled for an hour ended there,
+    in a segmentation fault.
+    """
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="module")
 def quick_to_compile():
     """The module's slow tests, too, run unoptimised code: they compile for longer than they run.
