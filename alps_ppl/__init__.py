@@ -15,6 +15,7 @@ from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import linear, linear_periodic, on_column, white
 from alps_ppl.model.memory import PrivateMemory, private_memory
 from alps_ppl.model.processes import GaussianProcess, SparseGaussianProcess
+from alps_ppl.model.walks import integrated_walk, random_walk, step
 from alps_ppl.svi.fit import NonFiniteLossError, fit_svi
 from alps_ppl.svi.guide import StructuredMeanField
 from alps_ppl.svi.optimisation import relaxed_program
@@ -60,10 +61,10 @@ __all__ = [
     "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "PrivateMemory",
     "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "align_signs", "annealed_temperature", "compare_engines",
     "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics", "gate_vectors",
-    "inclusion_sensitivity", "inclusion_table", "init_from_svi", "interchangeable", "linear", "linear_periodic", "load",
-    "load_conversion", "log_predictive_density", "num_active", "on_column", "plots", "predict",
-    "private_memory", "prune", "read_table", "relaxed_program", "save", "scales", "split_table", "to_datatree",
-    "variance_shares", "white",
+    "inclusion_sensitivity", "inclusion_table", "init_from_svi", "integrated_walk", "interchangeable", "linear",
+    "linear_periodic", "load", "load_conversion", "log_predictive_density", "num_active", "on_column", "plots",
+    "predict", "private_memory", "prune", "random_walk", "read_table", "relaxed_program", "save", "scales",
+    "split_table", "step", "to_datatree", "variance_shares", "white",
 ]
 # fmt: on
 

@@ -275,9 +275,9 @@ def test_the_program_draws_scales_and_weighs_them():
     np.testing.assert_allclose(total, without + sum(of_scales), rtol=1e-10)
 
 
-@pytest.mark.parametrize("is_period", [False, True])
-def test_a_grids_prior_is_log_uniform(is_period):
-    grid = scale_grid(2.0, 8.0, 400, is_period=is_period)
+@pytest.mark.parametrize("kind", ["lengthscale", "period"])
+def test_a_grids_prior_is_log_uniform(kind):
+    grid = scale_grid(2.0, 8.0, 400, kind)
     assert (min(grid.values), max(grid.values)) == (pytest.approx(2.0), pytest.approx(8.0))
     weights = np.exp(grid.log_prior)
     np.testing.assert_allclose(weights.sum(), 1.0)

@@ -30,6 +30,9 @@ COVARIANCES = {
     "with a periodic": kernels.Matern32(scale=1.0) + alps.linear_periodic(1.7),
     "quasisep": quasisep.Matern52(scale=1.1, sigma=1.0),
     "white": alps.white(),
+    "random walk": alps.random_walk(1.3, 4.0),
+    "integrated walk": 0.8 * alps.integrated_walk(1.3, 4.0),
+    "walks": alps.random_walk(0.0, 5.0) + alps.integrated_walk(6.0, 5.0),
 }
 
 
@@ -94,7 +97,7 @@ def test_states_give_the_covariance(j, all_of_them, posterior):
         np.testing.assert_allclose(H[:, j] ** 2 * x_variance, variance[n], atol=1e-6)
 
 
-@pytest.mark.parametrize("b", [(1, 1, 1, 1, 1, 1, 1, 1), (1, 0, 0, 1, 0, 1, 0, 1), (0, 0, 0, 0, 0, 0, 0, 0)], ids=str)
+@pytest.mark.parametrize("b", [(1,) * 11, (1, 0, 0, 1, 0, 1, 0, 1, 1, 0, 1), (0,) * 11], ids=str)
 def test_evidence_of_several_latents(b, all_of_them, posterior):
     model, _, stats, t, y = all_of_them
     exact = reference.log_evidence(model.covariances, H, b, model.noise_variance, t, y)

@@ -15,7 +15,7 @@ FEWEST_STEPS = 2
 
 
 def simple_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarray, "time output"], np.ndarray]]:
-    """(mean, sd) of every cell by name, in the file's units; nothing where no observed cell is held out.
+    """(mean, sd) of every cell by name, of standardised outputs; nothing where no observed cell is held out.
 
     "the last value" is an output's last one that was fitted before a cell; "24 h before", for the shortest and the
     longest period that the model names, the last fitted one a whole number of cycles before. Where there is none it is
@@ -35,19 +35,18 @@ def simple_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarra
 
 
 def _forecast(data: Data, period: float) -> tuple[np.ndarray, np.ndarray]:
-    mean = np.tile(data.loc, (len(data.inputs), 1))
-    sd = np.tile(data.scale, (len(data.inputs), 1))
+    mean, sd = np.zeros(data.y.shape), np.ones(data.y.shape)
     for i in range(len(data.outputs)):
         seen = data.train[:, i]
         order = np.argsort(data.inputs[seen], kind="stable")
-        t, y = data.inputs[seen][order], data.y[seen, i][order]
+        t, y = data.inputs[seen][order], data.standardised[seen, i][order]
         if not len(t):
             continue
         place = _place(t, data.inputs, period)
-        mean[:, i] = np.where(place >= 0, y[place], data.loc[i])
+        mean[:, i] = np.where(place >= 0, y[place], 0.0)
         before = _place(t, t, period)
         errors = (y - y[before])[before >= 0]
-        sd[:, i] = errors.std() if len(errors) > 1 and errors.std() > 0 else data.scale[i]
+        sd[:, i] = errors.std() if len(errors) > 1 and errors.std() > 0 else 1.0
     return mean, sd
 
 

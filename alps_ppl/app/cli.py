@@ -160,6 +160,13 @@ def predict(
     help="The paper's model: cycles have one phase in all outputs, and no output has a memory of its own.",
 )
 @click.option("--time-unit", help="The unit of times that are plain numbers: hours, days, years, ...")
+@click.option(
+    "--log",
+    default="auto",
+    show_default=True,
+    metavar="A,B,...",
+    help="Outputs to model by their logarithm; auto: those whose swings grow with their level; none.",
+)
 @click.option("--drop-spikes", is_flag=True, help="Take cells that stand out of their neighbours for missing ones.")
 @click.option("--id", metavar="COLUMN", help="Of a long table, a row per output and time: the outputs' names.")
 @click.option("--target", metavar="COLUMN", help="Of a long table: the outputs' values.")

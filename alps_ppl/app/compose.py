@@ -16,10 +16,11 @@ from alps_ppl.app.source import model_file
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import period_of
 from alps_ppl.model.memory import PrivateMemory, private_memory
-from alps_ppl.model.scales import MOST_POINTS, is_period, num_points
+from alps_ppl.model.scales import MOST_POINTS, kind_of, num_points
 from alps_ppl.tables.data import Data
 from alps_ppl.tables.durations import duration, unit_name
 from alps_ppl.tables.grammar import Parsed, parse
+from alps_ppl.tables.growth import grows_with_level
 from alps_ppl.tables.proposals import Proposal, decoys, propose
 from alps_ppl.tables.reading import read_table
 from alps_ppl.tables.splitting import split_table
@@ -60,6 +61,7 @@ def compose(
     expected_active: float | None = None,
     noise: str = "learnt",
     paper_model: bool = False,
+    log: str = "none",
     settings: Mapping[str, dict[str, Any]] | None = None,
     **options: Any,
 ) -> tuple[Problem, list[str]]:
@@ -68,8 +70,8 @@ def compose(
     Nothing is executed: the model is made of the parsed covariances, and ``problem.source`` is a file for the user.
 
     ``latents`` are "NAME = COVARIANCE", "NAME x 4 = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH".
-    ``settings`` has what to change of "SVI" and "GIBBS", ``name`` is the model file's. ``options`` are those
-    of ``read_table`` and ``split_table``, None where they weren't given. Raises a ValueError or TypeError for input
+    ``log`` is "auto", "none" or names of outputs, with commas between them. ``settings`` has what to change of "SVI"
+    and "GIBBS", ``name`` is the model file's. ``options`` are those of ``read_table`` and ``split_table``, None where they weren't given. Raises a ValueError or TypeError for input
     that can't be right, an OSError for a file that can't be read.
     """
     reading = {name: value for name, value in options.items() if value is not None and value is not False}
@@ -83,6 +85,9 @@ def compose(
     if isinstance(table.index, pd.DatetimeIndex) and unit_name(splitting.get("time_unit")) in UNIX:
         del splitting["time_unit"]  # Unix times in that unit, which the table has as dates
     data = split_table(table, **splitting)
+    if logarithms := _logarithms(log, data):
+        splitting["log"] = logarithms
+        data = split_table(table, **splitting)
     unit = _unit(data, splitting.get("time_unit"))
     named, twice = _latents(latents, data, unit, num_decoys)
     prior = {"inclusion_prob": 0.5} if expected_active is None else {"expected_active": expected_active}
@@ -132,6 +137,19 @@ def compose(
         gibbs=gibbs,
     )
     return Problem(name, data, model, svi, gibbs, source=source, spikes=table.attrs["spikes"]), notes
+
+
+def _logarithms(log: str, data: Data) -> list[str]:
+    """The outputs whose logarithm is modelled."""
+    if log.strip().lower() == "auto":
+        grows = [
+            bool((data.y[~np.isnan(data.y[:, i]), i] > 0).all())
+            and data.inputs.ndim == 1
+            and grows_with_level(data.inputs, np.where(data.train[:, i], data.y[:, i], np.nan))
+            for i in range(len(data.outputs))
+        ]
+        return [name for name, chosen in zip(data.outputs, grows, strict=True) if chosen]
+    return [] if log.strip().lower() == "none" else [name.strip() for name in log.split(",")]
 
 
 def _is_a_cycle(covariance: Any) -> bool:
@@ -263,10 +281,14 @@ def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -
 def _ranges(latents: Sequence[Latent], data: Data) -> dict[str, dict]:
     """``covariance_ranges`` of the covariances with a range in their text, with the points that these times ask for."""
     ranges: dict[str, dict[str, tuple[float, float, int]]] = {}
-    span = float(np.ptp(data.train_inputs)) if data.train_inputs.ndim == 1 else 0.0
+    t = data.train_inputs
+    span = float(np.ptp(t)) if t.ndim == 1 else 0.0
     for name, text, _, parsed in latents:
         for path, (low, high) in parsed.ranges.items():
-            points = num_points(low, high, span, is_period=is_period(parsed.covariance, path))
+            kind = kind_of(parsed.covariance, path)
+            points = num_points(low, high, span, kind)
+            if kind == "time":  # once between two times is enough
+                points = max(2, min(points, round((high - low) / np.median(np.diff(np.unique(t)))) + 1))
             if points > MOST_POINTS:
                 raise ValueError(
                     f"latent {name!r}: {text} is a range of {points} different values over these times; narrow it to "
@@ -297,6 +319,13 @@ def _notes(
     notes = [*table.attrs["notes"]]
     notes += [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
     flat = [name for i, name in enumerate(data.outputs) if len(set(data.y[data.train[:, i], i])) < 2]
+    if data.log:
+        named_log = ", ".join(map(repr, data.log))
+        are = "is modelled by its logarithm" if len(data.log) == 1 else "are modelled by their logarithms"
+        notes.append(
+            f"Output {named_log} {are}: swings are shares of the level; forecasts are in the file's units. --log none "
+            "leaves it."
+        )
     notes += [f"Column {name!r} has no two different values to fit: it says nothing on the processes." for name in flat]
     notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]
     notes += [f"Process {latent.name!r}, {latent.text}, is left out: {name!r} is the same." for latent, name in twice]

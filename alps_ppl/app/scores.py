@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from scipy.stats import norm
 
 from alps_ppl.app.baselines import simple_forecasts
@@ -9,12 +10,20 @@ from alps_ppl.app.errors import BadInput
 from alps_ppl.app.problem import Outcome, Problem
 from alps_ppl.tables.data import Data
 
+NAMES = ("mean", "sd", "lower", "upper")
+
 
 def of_fits(outcome: Outcome) -> pd.DataFrame:
     """A row per engine and observed cell; see ``of_cells``."""
     data = outcome.problem.data
     frames = [
-        of_cells(data, engine, fitted.prediction["mean"].to_numpy(), fitted.log_density)
+        of_cells(
+            data,
+            engine,
+            fitted.prediction["mean"].to_numpy(),
+            fitted.log_density,
+            data.to_units(fitted.prediction)["mean"].to_numpy(),
+        )
         for engine, fitted in outcome.fitted.items()
     ]
     return pd.concat(frames, ignore_index=True)
@@ -23,26 +32,49 @@ def of_fits(outcome: Outcome) -> pd.DataFrame:
 def of_baselines(problem: Problem) -> list[pd.DataFrame]:
     """A table per baseline; see ``of_cells``. Raises BadInput for one of another shape.
 
-    They are the model file's, and the simple forecasts of whatever is held out.
+    They are the model file's, in the outputs' units, and the simple forecasts of whatever is held out. Where an output
+    is modelled by its logarithm, a baseline's density is that of the log-normal of its mean and sd.
     """
     data, frames = problem.data, []
-    given = problem.baselines() if problem.baselines else {}
-    for name, pair in (simple_forecasts(data, problem.model) | dict(given)).items():
+    pairs = simple_forecasts(data, problem.model)
+    for name, pair in (problem.baselines() if problem.baselines else {}).items():
         try:
             mean, sd = (np.broadcast_to(np.asarray(values, float), data.y.shape) for values in pair)
         except (TypeError, ValueError) as error:
             raise BadInput(f"baselines(): {name!r}: expected (mean, sd), {data.y.shape} each: {error}") from error
-        mean, sd = (mean - data.loc) / data.scale, sd / data.scale
-        frames.append(of_cells(data, name, mean, norm.logpdf(data.standardised, mean, sd)))
+        pairs[name] = _standardised(data, mean, sd)
+    for name, (mean, sd) in pairs.items():
+        in_units = data.to_units(_prediction(data, mean, sd))["mean"].to_numpy()
+        frames.append(of_cells(data, name, mean, norm.logpdf(data.standardised, mean, sd), in_units))
     return frames
 
 
-def of_cells(data: Data, engine: str, mean: np.ndarray, log_density: np.ndarray) -> pd.DataFrame:
-    """Per observed cell the squared error and minus the log density in training sds; ``scale`` is that sd.
+def _standardised(data: Data, mean: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    log = np.isin(data.outputs, data.log)
+    if (log & ~(mean > 0)).any():
+        raise BadInput(f"baselines(): expected positive means of {', '.join(data.log)}, whose logarithm is modelled")
+    variance = np.log1p((sd / np.where(log, mean, 1.0)) ** 2)  # the log-normal's of this mean and sd
+    mean = np.where(log, np.log(np.where(log, mean, 1.0)) - variance / 2, mean)
+    return (mean - data.loc) / data.scale, np.where(log, np.sqrt(variance), sd) / data.scale
+
+
+def _prediction(data: Data, mean: np.ndarray, sd: np.ndarray) -> xr.Dataset:
+    """A mean and an sd as ``predict`` gives them."""
+    values = {name: (("time", "output"), array) for name, array in zip(NAMES, (mean, sd, mean, mean), strict=True)}
+    return xr.Dataset(values, {"output": data.outputs})
+
+
+def of_cells(
+    data: Data, engine: str, mean: np.ndarray, log_density: np.ndarray, mean_in_units: np.ndarray
+) -> pd.DataFrame:
+    """Per observed cell the squared error and minus the log density in training sds, and both in the file's units.
 
     ``mean`` and ``log_density`` (time, output) are of standardised outputs.
     """
     row, column = np.nonzero(~np.isnan(data.y))
+    log = np.isin(data.outputs, data.log)
+    # A density in the file's units is divided by what a training sd is there: of a logarithm, the value times it.
+    in_units = np.log(data.scale * np.where(log, np.where(log, data.y, 1.0), 1.0)) - log_density
     return pd.DataFrame(
         {
             "engine": engine,
@@ -50,7 +82,8 @@ def of_cells(data: Data, engine: str, mean: np.ndarray, log_density: np.ndarray)
             "output": np.array(data.outputs)[column],
             "squared_error": (data.standardised - mean)[row, column] ** 2,
             "nlpd": -log_density[row, column],
-            "scale": data.scale[column],
+            "squared_error_in_units": (data.y - mean_in_units)[row, column] ** 2,
+            "nlpd_in_units": in_units[row, column],
         }
     )
 
@@ -65,8 +98,7 @@ def by_split(data: Data, cells: pd.DataFrame) -> dict[str, dict[str, dict[str, f
 
 def by_output(data: Data, cells: pd.DataFrame) -> pd.DataFrame:
     """Per engine, split and output the rmse and nlpd in the file's units."""
-    # Errors times the training sd, densities divided by it.
-    in_units = cells.assign(squared_error=cells.squared_error * cells.scale**2, nlpd=cells.nlpd + np.log(cells.scale))
+    in_units = cells.assign(squared_error=cells.squared_error_in_units, nlpd=cells.nlpd_in_units)
     table = _averaged(in_units, ["engine", "split", "output"])
     table["unit"] = [data.units.get(o, "as in the file") for o in table.index.get_level_values("output")]
     return table.reset_index()

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Array, Float
-from tinygp.kernels.quasisep import Quasisep
 
 from alps_ppl.gibbs.statespace import StateSpace, interpolate, markov_terms, state_space
 from alps_ppl.model.covariances import Covariance
@@ -31,7 +30,7 @@ class Family(NamedTuple):
     latents: tuple[int, ...]
     covariances: Covariance  # (point,) leaves
     maps: Float[np.ndarray, "point feature rank"]
-    terms: tuple[Sequence[Quasisep], ...] = ()  # (point,)
+    terms: tuple[Sequence[Covariance], ...] = ()  # (point,)
     spaces: tuple[StateSpace, ...] = ()  # (point,)
 
     @property

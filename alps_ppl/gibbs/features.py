@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
-from tinygp.kernels.quasisep import Quasisep
 
 from alps_ppl.gibbs.families import Family, extend_features, extend_states, family
 from alps_ppl.gibbs.layout import Layout
@@ -40,7 +39,7 @@ class Features(NamedTuple):
     pivot_tril: list[Float[np.ndarray, "rank rank"]]
     rest: list[Covariance | None]
     times: Float[np.ndarray, "time *column"]
-    terms: dict[int, Sequence[Quasisep]]
+    terms: dict[int, Sequence[Covariance]]
     space: StateSpace | None
     families: tuple[Family, ...] = ()  # of the processes with an unknown scale
 
@@ -285,7 +284,7 @@ def assemble(
     """Features of known ``factors``, each latent's pivots and Cholesky factor there; ``markovian`` ones have states."""
     times = np.asarray(inputs, np.float64)
     rest: list[Any] = list(covariances)
-    terms: dict[int, Sequence[Quasisep]] = {}
+    terms: dict[int, Sequence[Covariance]] = {}
     for latents, scale in (unknown or {}).items():
         for j in latents:
             rest[j] = Averaged(along(covariances[j], scale))

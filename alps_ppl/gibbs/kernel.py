@@ -22,7 +22,7 @@ from alps_ppl.gibbs.statistics import Statistics, statistics
 from alps_ppl.gibbs.sweep import STARTS, ALPSGibbsState, first_state, sweep_chains
 from alps_ppl.gibbs.target import Plan, members
 from alps_ppl.model.alps import ALPS
-from alps_ppl.model.scales import LARGEST_DRIFT, MOST_POINTS, UnknownScale, is_period, num_points
+from alps_ppl.model.scales import LARGEST_DRIFT, MOST_POINTS, UnknownScale, kind_of, num_points
 
 # What a user may choose among; a sweep draws the latents, H and what is learnt in any case.
 CHOICE = tuple(name for name, move in MOVES.items() if not move.always)
@@ -296,11 +296,11 @@ def _check_scales(model: ALPS, inputs: Array) -> None:
     if inputs.dtype != jnp.float64:
         raise ValueError("covariance_ranges: an unknown scale needs 64-bit; call numpyro.enable_x64() first")
     for name, (path, grid) in model.unknown_scales.items():
-        if not is_period(model.covariances[model.copy_of.index(name)], path):
+        if kind_of(model.covariances[model.copy_of.index(name)], path) != "period":
             continue
         values = np.asarray(grid.values)
         low, high, span = values[0], values[-1], float(np.ptp(inputs))
-        needed = num_points(low, high, span, is_period=True)
+        needed = num_points(low, high, span, "period")
         if (1 / low - 1 / high) / (len(values) - 1) * span > LARGEST_DRIFT:
             remedy = f"give (low, high, {needed})" if needed <= MOST_POINTS else "narrow the range"
             raise ValueError(

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from alps_ppl.checks import in_range, instance, numbers, positive, short, whole_number
 from alps_ppl.model.covariances import Covariance, parameters
 from alps_ppl.model.memory import PrivateMemory
-from alps_ppl.model.scales import MOST_POINTS, UnknownScale, is_period, num_points, scale_grid
+from alps_ppl.model.scales import MOST_POINTS, UnknownScale, kind_of, num_points, scale_grid
 
 
 def named_covariances(covariances: Any) -> tuple[tuple[str, ...], tuple[Covariance, ...]]:
@@ -193,13 +193,15 @@ def covariance_ranges(
         if path not in (paths := parameters(known[latent])) or np.ndim(paths[path]):
             raise ValueError(f"{name}: expected one of its covariance's parameters, {list(paths)}")
         edges = numbers(name, given)
-        if edges.shape not in ((2,), (3,)) or not 0 < edges[0] < edges[1] < np.inf:
-            raise ValueError(f"{name}: expected (low, high) or (low, high, points), positive, got {short(given)}")
+        kind = kind_of(known[latent], path)
+        least = -np.inf if kind == "time" else 0
+        if edges.shape not in ((2,), (3,)) or not least < edges[0] < edges[1] < np.inf:
+            positive_ = "finite" if kind == "time" else "positive"
+            raise ValueError(f"{name}: expected (low, high) or (low, high, points), {positive_}, got {short(given)}")
         low, high = map(float, edges[:2])
-        periodic = is_period(known[latent], path)
-        enough = POINTS_OF_A_PERIOD if periodic else num_points(low, high, 0.0, is_period=False)
+        enough = POINTS_OF_A_PERIOD if kind == "period" else num_points(low, high, 0.0, kind)
         points = edges[2] if len(edges) == 3 else enough
         if points != int(points) or not 2 <= points <= MOST_POINTS:
             raise ValueError(f"{name}: expected a whole number of points from 2 to {MOST_POINTS}, got {points:g}")
-        checked[latent] = UnknownScale(path, scale_grid(low, high, int(points), is_period=periodic))
+        checked[latent] = UnknownScale(path, scale_grid(low, high, int(points), kind))
     return checked

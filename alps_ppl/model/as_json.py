@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from tinygp import kernels, transforms
 from tinygp.kernels import quasisep
 
-from alps_ppl.model import covariances
+from alps_ppl.model import covariances, walks
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.memory import PrivateMemory
 from alps_ppl.model.scales import ScaleGrid, UnknownScale
@@ -20,7 +20,7 @@ from alps_ppl.model.scales import ScaleGrid, UnknownScale
 # What ``ALPS`` is made of besides what its latents have; the names are both its arguments and its attributes.
 ARGUMENTS = ("outputs", "noise_variance", "covariance_bounds", "jitter")
 # Only these modules' classes are made again from a file: reading one runs nobody else's code.
-MODULES = (covariances, kernels, quasisep, kernels.base, kernels.stationary, kernels.distance, transforms)
+MODULES = (covariances, walks, kernels, quasisep, kernels.base, kernels.stationary, kernels.distance, transforms)
 
 
 def describe(model: ALPS) -> dict:

@@ -1,12 +1,13 @@
-"""Unknown scales: a lengthscale or a period of a covariance that is drawn from a range, in the place of a number.
+"""Unknown scales: a parameter of a covariance that is drawn from a range, in the place of a number.
 
 The range is a grid. A lengthscale's points differ by a ratio, since its evidence is smooth in its logarithm; a period's
 are evenly spread in frequency, since two periods are told apart by how far they drift over the whole series. The prior
-is log-uniform on either.
+is log-uniform on either. The time of a step isn't a scale, but is drawn in the same way: its points are evenly spread,
+and the prior is uniform.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from numpyro.distributions import constraints
 from tinygp import kernels
 
 from alps_ppl.model.covariances import Covariance, with_parameters
+from alps_ppl.model.walks import Step
 
 # From one lengthscale to the next, a ratio.
 RATIO = 1.2
@@ -24,7 +26,10 @@ RATIO = 1.2
 # first, the nearest point to a cycle of ten times the noise's variance loses at most .4 nats in 1,500 cells.
 DRIFT, LARGEST_DRIFT = 1 / 128, 1 / 32
 MOST_POINTS = 4_000
+# Of a step's time over a range without a number of points: as many features hold them all.
+POINTS_OF_A_STEP = 200
 PERIODIC = (kernels.Cosine, kernels.ExpSineSquared)
+Kind = Literal["lengthscale", "period", "time"]
 
 
 class ScaleGrid(NamedTuple):
@@ -35,8 +40,7 @@ class ScaleGrid(NamedTuple):
 
     def nearest(self, value: Float[Array, "*batch"]) -> Int[Array, "*batch"]:
         """The point of each value."""
-        logs = jnp.log(jnp.asarray(self.values))
-        return jnp.argmin(jnp.abs(logs - jnp.log(jnp.asarray(value))[..., None]), -1).astype(jnp.int32)
+        return jnp.argmin(jnp.abs(jnp.asarray(self.values) - jnp.asarray(value)[..., None]), -1).astype(jnp.int32)
 
 
 class UnknownScale(NamedTuple):
@@ -46,24 +50,30 @@ class UnknownScale(NamedTuple):
     grid: ScaleGrid
 
 
-def scale_grid(low: float, high: float, points: int, *, is_period: bool) -> ScaleGrid:
-    """``points`` of them from low to high, log-uniform."""
-    values = 1 / np.linspace(1 / low, 1 / high, points) if is_period else np.geomspace(low, high, points)
+def scale_grid(low: float, high: float, points: int, kind: Kind) -> ScaleGrid:
+    """``points`` of them from low to high, log-uniform; a step's times uniform."""
+    if kind == "time":
+        return ScaleGrid(np.linspace(low, high, points), np.full(points, -np.log(points)))
+    values = 1 / np.linspace(1 / low, 1 / high, points) if kind == "period" else np.geomspace(low, high, points)
     weights = np.gradient(np.log(values))
     return ScaleGrid(values, np.log(weights / weights.sum()))
 
 
-def is_period(covariance: Covariance, path: str) -> bool:
-    """Whether a parameter is a period."""
+def kind_of(covariance: Covariance, path: str) -> Kind:
+    """What a parameter is: a period, a step's time, or else a lengthscale."""
     owner: Any = covariance
     for part in path.split(".")[:-1]:
         owner = getattr(owner, part)
-    return isinstance(owner, PERIODIC) and path.split(".")[-1] == "scale"
+    if isinstance(owner, Step):
+        return "time"
+    return "period" if isinstance(owner, PERIODIC) and path.split(".")[-1] == "scale" else "lengthscale"
 
 
-def num_points(low: float, high: float, span: float, *, is_period: bool) -> int:
+def num_points(low: float, high: float, span: float, kind: Kind) -> int:
     """How many points a range needs over a series of this span."""
-    if is_period:
+    if kind == "time":
+        return POINTS_OF_A_STEP
+    if kind == "period":
         return max(2, math.ceil((1 / low - 1 / high) * span / DRIFT) + 1)
     return max(2, math.ceil((math.log(high) - math.log(low)) / math.log(RATIO)) + 1)
 
@@ -87,12 +97,12 @@ class Averaged(kernels.Kernel):
 
 
 class _OnPoints(constraints.Constraint):
-    """Some of finitely many numbers."""
+    """One of finitely many numbers."""
 
     is_discrete = True
 
     def __call__(self, x):
-        return x > 0
+        return jnp.isfinite(x)
 
     def feasible_like(self, prototype):
         return jnp.ones_like(prototype)

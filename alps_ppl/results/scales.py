@@ -25,8 +25,8 @@ def scales(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
 
     A posterior of several modes has several candidates, the most probable first: draws between which the range has a
     gap that none visited. ``probability`` is a candidate's part of those draws, ``median`` and the central ``interval``
-    from ``lower`` to ``upper`` are within it, in the inputs' unit. ``parameter`` is "period" or "lengthscale", and
-    ``at_the_edge`` whether more than a tenth of the draws is at an end of the range, which is then too narrow.
+    from ``lower`` to ``upper`` are within it, in the inputs' unit. ``parameter`` is "period", "lengthscale" or a step's
+    "time", and ``at_the_edge`` whether more than a tenth of the draws is at an end of the range, which is then too narrow.
 
     ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. A process that is off, with a
     probability of .1 or less, has no row.
@@ -65,7 +65,7 @@ def _sites(tree: xr.DataTree) -> list[tuple[str, int, str, str]]:
 
 def _candidates(values: np.ndarray, grid: np.ndarray) -> list[np.ndarray]:
     """The draws of each candidate, the most first."""
-    points = np.searchsorted(grid, values * (1 - 1e-9))
+    points = np.searchsorted(_halfway(grid), values)
     order = np.argsort(points)
     cuts = np.flatnonzero(np.diff(points[order]) > GAP) + 1
     parts = [values[part] for part in np.split(order, cuts)]
@@ -76,10 +76,13 @@ def _candidates(values: np.ndarray, grid: np.ndarray) -> list[np.ndarray]:
 def _quantiles(values: np.ndarray, grid: np.ndarray, tails: list[float]) -> list[float]:
     """The median, between the ends of the interval with half a step of the grid on either side."""
     low, median, high = np.quantile(values, [tails[0], 0.5, tails[1]], method="inverted_cdf")
-    edges = np.sqrt(grid[1:] * grid[:-1])
-    edges = np.concatenate([grid[:1], edges, grid[-1:]])
-    of = np.searchsorted(grid, np.array([low, high]) * (1 - 1e-9))
+    edges = np.concatenate([grid[:1], _halfway(grid), grid[-1:]])
+    of = np.searchsorted(_halfway(grid), [low, high])
     return [float(edges[of[0]]), float(median), float(edges[of[1] + 1])]
+
+
+def _halfway(grid: np.ndarray) -> np.ndarray:
+    return (grid[1:] + grid[:-1]) / 2
 
 
 def interchangeable(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from numpyro.infer import Predictive, log_likelihood
 from alps_ppl import checks
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import period_of
-from alps_ppl.model.scales import is_period
+from alps_ppl.model.scales import kind_of
 from alps_ppl.results.fits import Fit, check_finite, check_fit, time_coordinate
 
 # What a function takes that reads one tree of each engine.
@@ -165,8 +165,8 @@ def _prior(model: ALPS) -> dict[str, np.ndarray]:
     of_scale = [model.unknown_scales.get(name) for name in model.copy_of]
     pairs = list(zip(model.copy_of, of_scale, strict=True))
     prior["scale_site"] = np.array([f"{name}.{one.path}" if one else "" for name, one in pairs])
-    kinds = [one and is_period(c, one.path) for c, one in zip(model.covariances, of_scale, strict=True)]
-    prior["scale_parameter"] = np.array(["" if k is None else "period" if k else "lengthscale" for k in kinds])
+    kinds = ["" if u is None else kind_of(c, u.path) for c, u in zip(model.covariances, of_scale, strict=True)]
+    prior["scale_parameter"] = np.array(kinds)
     for site, one in zip(model.scale_sites, model.unknown_scales.values(), strict=True):
         prior[f"{site}.grid"] = np.asarray(one.grid.values)
     if (beta := model.inclusion_prior) is not None:

@@ -16,6 +16,7 @@ from alps_ppl import checks
 from alps_ppl.checkpoints import Checkpoints
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import parameters
+from alps_ppl.model.scales import kind_of
 from alps_ppl.svi.inducing import initial_inducing_inputs, unresolved
 from alps_ppl.svi.optimisation import Optimizer, compiled, optimise
 from alps_ppl.svi.posterior import SVIFit, discrete_elbo
@@ -148,6 +149,12 @@ def check_model(model: ALPS) -> None:
             "private_memory: SVI's family holds the times of a process apart, and so can't fit a memory; take "
             "alps.fit_gibbs, or leave private_memory out (on the command line: --engine gibbs, or --paper-model)"
         )
+    for name, unknown in model.unknown_scales.items():
+        if kind_of(model.covariances[model.copy_of.index(name)], unknown.path) == "time":
+            raise ValueError(
+                f"covariance_ranges[{name!r}]: SVI learns by gradients, and a step's time has none; take "
+                "alps.fit_gibbs (on the command line: --engine gibbs)"
+            )
 
 
 def _starts(model: ALPS, num_restarts: int, dtype) -> list[dict[str, Array]]:

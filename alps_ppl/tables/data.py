@@ -28,7 +28,7 @@ class Conversion:
     outputs
         The outputs' names.
     loc, scale
-        (output,) each output's observed training mean and sd, in its unit.
+        (output,) each output's observed training mean and sd, in its unit, or of its logarithm.
     units
         The unit of each output that has one.
     input_label
@@ -39,6 +39,8 @@ class Conversion:
         The date from which inputs are counted, as ISO 8601 text; None where times weren't dates.
     step
         What they are counted in, "hours" or "days"; None where times are plain numbers.
+    log
+        The outputs that are modelled by their logarithm.
     """
 
     outputs: list[str]
@@ -49,6 +51,7 @@ class Conversion:
     columns: list[str]
     origin: str | None = None
     step: str | None = None
+    log: Sequence[str] = ()
 
     def to_inputs(self, times: Any) -> Float[np.ndarray, "time *column"]:
         """The model's inputs at times like those fitted: dates, durations or numbers, in any order.
@@ -59,6 +62,9 @@ class Conversion:
 
     def to_units(self, prediction: xr.Dataset) -> xr.Dataset:
         """A ``predict`` result for standardised outputs, in the table's units.
+
+        Where the logarithm is modelled, the mean and sd are those of a log-normal of the predicted mean and sd of the
+        logarithm.
 
         Raises a ValueError unless its outputs are this table's.
         """
@@ -71,7 +77,15 @@ class Conversion:
         coords = {"output": self.outputs}
         scaled = (prediction * xr.DataArray(self.scale, coords, ["output"])).assign_attrs(prediction.attrs)
         loc = xr.DataArray(self.loc, coords, ["output"])
-        return scaled.assign({name: scaled[name] + loc for name in ("mean", "lower", "upper")})
+        shifted = scaled.assign({name: scaled[name] + loc for name in ("mean", "lower", "upper")})
+        if not self.log:
+            return shifted
+        log = xr.DataArray(np.isin(self.outputs, self.log), coords, ["output"])
+        exp = np.exp(shifted.where(log, 0.0))  # of no number that isn't a logarithm
+        variance = np.where(log, shifted["sd"], 0.0) ** 2
+        mean = exp["mean"] * np.exp(variance / 2)
+        found = {"mean": mean, "sd": mean * np.sqrt(np.expm1(variance)), "lower": exp["lower"], "upper": exp["upper"]}
+        return shifted.assign({name: values.where(log, shifted[name]) for name, values in found.items()})
 
 
 class Data:
@@ -91,6 +105,9 @@ class Data:
         in two splits. The split "test" is the one in ``summary.json``.
     input_label, units
         For figures: the horizontal axis, and each output's unit.
+    log
+        The outputs whose logarithm is modelled; their cells must be positive. ``loc``, ``scale`` and ``standardised``
+        are then of the logarithm, and predictions come back in the outputs' units.
 
     Raises a ValueError or TypeError that names the argument, and the row and the output where it is one cell.
 
@@ -108,6 +125,7 @@ class Data:
         held_out: Mapping[str, Any] | None = None,
         input_label: str | None = None,
         units: Mapping[str, str] | None = None,
+        log: Sequence[str] = (),
     ):
         times = read_times(inputs)
         self.inputs, self.dates, self.input_unit, self._origin = times.values, times.dates, times.unit, times.origin
@@ -119,6 +137,8 @@ class Data:
         _check_sizes(self.y, self.outputs)
         self.units = dict(units or {})
         self.split = _splits(held_out or {}, self.y.shape, self.outputs)
+        self.log = list(log)
+        self._modelled = _logarithms(self.y, self.outputs, self.log)
 
     @cached_property
     def train(self) -> Bool[np.ndarray, "time output"]:
@@ -135,21 +155,21 @@ class Data:
 
     @cached_property
     def loc(self) -> Float[np.ndarray, " output"]:
-        """Each output's observed training mean, in its unit (0 where nothing is observed)."""
-        return np.where(self.train, self.y, 0.0).sum(0) / np.maximum(self.train.sum(0), 1)
+        """Each output's observed training mean, in its unit (0 where nothing is observed); of ``log`` the logarithm's."""
+        return np.where(self.train, self._modelled, 0.0).sum(0) / np.maximum(self.train.sum(0), 1)
 
     @cached_property
     def scale(self) -> Float[np.ndarray, " output"]:
         """Each output's observed training sd, in its unit (1 where that is zero, or no cell is observed)."""
-        squares = np.where(self.train, self.y - self.loc, 0.0) ** 2
+        squares = np.where(self.train, self._modelled - self.loc, 0.0) ** 2
         sd = np.sqrt(squares.sum(0) / np.maximum(self.train.sum(0), 1))
         round_off = 1e-12 * np.abs(self.loc)
         return np.where(sd > round_off, sd, 1.0)
 
     @cached_property
     def standardised(self) -> Float[np.ndarray, "time output"]:
-        """All of ``y``, held-out cells too, centred by ``loc`` and divided by ``scale``."""
-        return (self.y - self.loc) / self.scale
+        """All of ``y`` or its logarithm, held-out cells too, centred by ``loc`` and divided by ``scale``."""
+        return (self._modelled - self.loc) / self.scale
 
     @cached_property
     def train_inputs(self) -> Float[np.ndarray, "time *column"]:
@@ -166,7 +186,15 @@ class Data:
         """What predictions at other times need of this table: it is saved beside a posterior."""
         origin = None if self._origin is None else self._origin.isoformat()
         return Conversion(
-            self.outputs, self.loc, self.scale, self.units, self.input_label, self._columns, origin, self.input_unit
+            self.outputs,
+            self.loc,
+            self.scale,
+            self.units,
+            self.input_label,
+            self._columns,
+            origin,
+            self.input_unit,
+            self.log,
         )
 
     def to_units(self, prediction: xr.Dataset) -> xr.Dataset:
@@ -225,6 +253,21 @@ def _check_sizes(y: np.ndarray, outputs: Sequence[str]) -> None:
                 f"y: expected values whose squares are numbers, got up to {size:.3g} in output {name!r}; rescale it, "
                 f"e.g. divide it by {size:.0e}"
             )
+
+
+def _logarithms(y: np.ndarray, outputs: Sequence[str], log: Sequence[str]) -> np.ndarray:
+    """``y`` with the logarithms of some outputs in their place."""
+    if unknown := [name for name in log if name not in outputs]:
+        raise ValueError(f"log: expected some of the outputs {short(list(outputs))}, got {short(unknown[0])}")
+    chosen = np.isin(outputs, log)
+    wrong = (y <= 0) & chosen
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"log: expected positive values in output {outputs[column]!r}, whose logarithm is modelled, got "
+            f"{y[row, column]:g} in row {row}; leave it out of log"
+        )
+    return np.where(chosen, np.log(np.where(chosen, y, 1.0)), y)
 
 
 def _column_names(inputs: Any, values: np.ndarray) -> list[str]:

@@ -17,6 +17,7 @@ from tinygp import kernels
 
 from alps_ppl.checks import short
 from alps_ppl.model.covariances import Covariance, linear, linear_periodic, white
+from alps_ppl.model.walks import integrated_walk, random_walk, step
 from alps_ppl.tables.durations import NUMBER, duration, unit_name
 
 DURATION = re.compile(rf"(?<![\w.]){NUMBER}\s?[A-Za-z]+", re.ASCII)
@@ -47,6 +48,8 @@ def covariance(text: str, *, unit: str | None = None, inputs: Any = None) -> Cov
     - ``rbf(lengthscale)``, ``matern12``, ``matern32``, ``matern52``, ``rational_quadratic(lengthscale, alpha=1)``.
     - ``linear(center, scale)``: a straight line; ``linear()`` takes the mean and sd of ``inputs``, so that its variance
       is 1 on average there. ``constant(variance=1)``. ``white()``: noise that the outputs share.
+    - ``random_walk(start, span)``: a level that wanders and doesn't come back; ``integrated_walk(start, span)``: a line
+      whose slope does. Without arguments they start with ``inputs`` and span them. ``step(at)``: a shift of level.
 
     Parameters
     ----------
@@ -57,7 +60,7 @@ def covariance(text: str, *, unit: str | None = None, inputs: Any = None) -> Cov
         What the inputs are in: "hours", "days", ... (``Data.input_unit``). None: plain numbers, for which a duration is
         an error.
     inputs
-        (time,) the inputs, which only ``linear()`` needs.
+        (time,) the inputs, which only ``linear()`` and the like, without arguments, need.
 
     Raises a ValueError that points at the place for anything else.
 
@@ -146,17 +149,18 @@ class _Reader:
             raise self.error(f"unknown covariance {name!r}; known are {', '.join(FUNCTIONS)}", node)
         build, parameters, defaults = FUNCTIONS[name]
         missing = len(parameters) - len(arguments)
-        if name == "linear" and not arguments:
-            values = self.middle_and_sd(node)
+        if name in OF_INPUTS and not arguments:
+            values = self.of_inputs(name, node)
         elif 0 <= missing <= len(defaults):
             values = [self.argument(argument, name, p) for argument, p in zip(arguments, parameters, strict=False)]
             values += defaults[len(defaults) - missing :]
-            if values and isinstance(values[0], tuple):
-                low, high = values[0]
-                return build(math.sqrt(low * high), *values[1:])._replace(ranges={"scale": values[0]})
         else:
             raise self.error(f"expected {name}({', '.join(parameters)}), got {len(arguments)} argument(s)", node)
         try:
+            if values and isinstance(values[0], tuple):
+                low, high = values[0]
+                middle, path = ((low + high) / 2, "at") if name == "step" else (math.sqrt(low * high), "scale")
+                return build(middle, *values[1:])._replace(ranges={path: values[0]})
             return build(*values)
         except ArithmeticError:
             raise self.error(f"expected arguments of {name} whose squares are numbers", node) from None
@@ -177,10 +181,10 @@ class _Reader:
             value = (-1.0 if negative else 1.0) * duration(text, self.unit)
         except ValueError as error:
             raise self.error(str(error), node) from None
-        return value if parameter == "center" else self.positive(value, f"{function}'s {parameter}", node)
+        return value if parameter in PLACES else self.positive(value, f"{function}'s {parameter}", node)
 
     def range(self, found: re.Match, function: str, parameter: str, node: ast.expr) -> tuple[float, float]:
-        if parameter not in ("period", "lengthscale"):
+        if parameter not in ("period", "lengthscale", "at"):
             raise self.error(f"expected a number as {function}'s {parameter}, got the range {found[0]!r}", node)
         ends = [end.strip() for end in found.groups()]
         units = [re.search(r"[A-Za-z]*$", end)[0] for end in ends]  # type: ignore[index]
@@ -192,7 +196,7 @@ class _Reader:
             low, high = (duration(end, self.unit) for end in ends)
         except ValueError as error:
             raise self.error(str(error), node) from None
-        if not 0 < low < high < math.inf:
+        if not (0 < low or parameter == "at") or not low < high < math.inf:
             raise self.error(f"expected a range from a smaller to a larger {parameter}, got {found[0]!r}", node)
         return low, high
 
@@ -201,10 +205,19 @@ class _Reader:
             raise self.error(f"expected {what} to be positive and finite, got {value!r}", node)
         return value
 
-    def middle_and_sd(self, node: ast.expr) -> list[float]:
+    def of_inputs(self, name: str, node: ast.expr) -> list[Any]:
+        """The arguments that the inputs give: their middle and sd, their start and span, or where a step may be."""
         if self.inputs is None or self.inputs.ndim != 1:
-            raise self.error("linear() needs inputs of one column; pass inputs=, or write linear(center, scale)", node)
-        return [float(self.inputs.mean()), float(self.inputs.std()) or 1.0]
+            arguments = ", ".join(FUNCTIONS[name][1])
+            raise self.error(f"{name}() needs inputs of one column; pass inputs=, or write {name}({arguments})", node)
+        times = np.unique(self.inputs)
+        if name == "linear":
+            return [float(self.inputs.mean()), float(self.inputs.std()) or 1.0]
+        if name == "step":
+            if len(times) < 3:
+                raise self.error("step() needs at least three different times to be between", node)
+            return [(float(times[:2].mean()), float(times[-2:].mean()))]
+        return [float(times[0]), float(np.ptp(times)) or 1.0]
 
     def segment(self, node: Any) -> str:
         return self.text[self.margin + node.col_offset : self.margin + node.end_col_offset]
@@ -246,6 +259,10 @@ def _of_lengthscale(name: str, scale: float, alpha: float | None = None) -> Pars
 
 
 PURE_NUMBERS = ("relative lengthscale", "alpha", "variance")
+# Parameters that are times of the inputs' axis, which may be zero or negative.
+PLACES = ("center", "start", "at")
+# What the inputs give the arguments of, where there are none.
+OF_INPUTS = ("linear", "random_walk", "integrated_walk", "step")
 # How a covariance is built, its parameters, and the defaults of the last ones.
 FUNCTIONS: dict[str, Any] = {
     "linear_periodic": (lambda p: Parsed(linear_periodic(p), f"alps.linear_periodic({p!r})", (p,)), ["period"], []),
@@ -257,5 +274,12 @@ FUNCTIONS: dict[str, Any] = {
     "rational_quadratic": (partial(_of_lengthscale, "RationalQuadratic"), ["lengthscale", "alpha"], [1.0]),
     "white": (lambda: Parsed(white(), "alps.white()"), [], []),
     "linear": (lambda c, s: Parsed(linear(c, s), f"alps.linear({c!r}, {s!r})"), ["center", "scale"], []),
+    "random_walk": (lambda a, s: Parsed(random_walk(a, s), f"alps.random_walk({a!r}, {s!r})"), ["start", "span"], []),
+    "integrated_walk": (
+        lambda a, s: Parsed(integrated_walk(a, s), f"alps.integrated_walk({a!r}, {s!r})"),
+        ["start", "span"],
+        [],
+    ),
+    "step": (lambda at: Parsed(step(at), f"alps.step({at!r})"), ["at"], []),
     "constant": (lambda v: Parsed(kernels.Constant(v), f"kernels.Constant({v!r})"), ["variance"], [1.0]),
 }

@@ -1,6 +1,7 @@
 """A table's last stretch, held out as a test, and the times ahead of its end, to predict."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ def split_table(
     hold_out: str | float | None = None,
     forecast: str | float | None = None,
     time_unit: str | None = None,
+    log: Sequence[str] = (),
 ) -> Data:
     """``Data`` of a table by time, its last stretch held out as "test" and times ahead of its end as "forecast".
 
@@ -32,6 +34,8 @@ def split_table(
         rows.
     time_unit
         The unit of times that are plain numbers, such as "years"; without it a duration is an error for them.
+    log
+        The outputs whose logarithm is modelled; see ``Data``.
 
     Raises a ValueError that names the argument.
     """
@@ -55,7 +59,7 @@ def split_table(
             np.concatenate([table.to_numpy(), rows]), table.index.append(stamps), table.columns
         ).rename_axis(table.index.name)
     label = f"{table.index.name or 't'} [{time_unit}]" if time_unit and not times.unit else None
-    return Data(table.index, table, held_out=held_out, input_label=label)
+    return Data(table.index, table, held_out=held_out, input_label=label, log=log)
 
 
 def _last(hold_out: str | float, index: pd.Index, t: np.ndarray, unit: str | None) -> np.ndarray:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from alps_ppl.app.report.run_folder import RunFolder
@@ -52,11 +53,11 @@ def own_memory_note(shares: dict[str, Any]) -> list[Note]:
 
 def scale_notes(tree: xr.DataTree, on: list[str], conversion: Conversion | None) -> list[Note]:
     """What is known of the unknown scales of the processes that are on."""
-    table, unit = scales({"tree": tree}), _unit(conversion)
+    table = scales({"tree": tree})
     alike = {name for members in groups(tree) for name in members}
     notes = []
     for name, rows in table[table.process.isin(set(on) - alike)].groupby("process", sort=False):
-        values = [f"{row.median:.4g}{unit} ({row.lower:.4g} to {row.upper:.4g})" for row in rows.itertuples()]
+        values = [_scale(row, conversion) for row in rows.itertuples()]
         text = f"{name}: {rows.parameter.iloc[0]} {values[0]}"
         if len(values) > 1:
             each = [f"{value} with probability {p:.2f}" for value, p in zip(values, rows.probability, strict=True)]
@@ -67,17 +68,22 @@ def scale_notes(tree: xr.DataTree, on: list[str], conversion: Conversion | None)
     return notes
 
 
-def _unit(conversion: Conversion | None) -> str:
-    """The inputs' unit after a number, where it is known."""
+def _scale(row: Any, conversion: Conversion | None) -> str:
+    """A row's median and interval: a time as a date where there are dates, else with the inputs' unit."""
     step = None if conversion is None else conversion.step
-    return "" if step is None else f" {step.lower()}"
+    if row.parameter == "time" and conversion is not None and conversion.origin is not None:
+        times = pd.Timestamp(conversion.origin) + pd.to_timedelta([row.lower, row.median, row.upper], step)
+        low, median, high = times.strftime("%Y-%m-%d" if step == "days" else "%Y-%m-%d %H:%M")
+        return f"{median} ({low} to {high})"
+    unit = "" if step is None else f" {step.lower()}"
+    return f"{row.median:.4g}{unit} ({row.lower:.4g} to {row.upper:.4g})"
 
 
 def interchangeable_notes(tree: xr.DataTree, conversion: Conversion | None) -> list[Note]:
     """How many of interchangeable processes are on, beside the prior, and what those carry that are surely there."""
     if "observed_data" not in tree.children or "x" not in tree["posterior"]:
         return []  # an older file, or a tree of gates alone
-    table, unit = interchangeable({"tree": tree}), _unit(conversion)
+    table = interchangeable({"tree": tree})
     notes = []
     for named, rows in table.groupby("processes", sort=False):
         names = named.split(", ")
@@ -90,8 +96,7 @@ def interchangeable_notes(tree: xr.DataTree, conversion: Conversion | None) -> l
         for rank in at_least.index[at_least >= ON]:
             here = rows[rows["rank"] == rank].sort_values("share", ascending=False)
             first = here.iloc[0]
-            scale = f"{first['median']:.3g}{unit} ({first.lower:.3g} to {first.upper:.3g})"
-            of = "" if np.isnan(first["median"]) else f", {first.parameter} {scale}"
+            of = "" if np.isnan(first["median"]) else f", {first.parameter} {_scale(first, conversion)}"
             carried = ", ".join(f"{row.output} {percent(row.share)}" for row in here.head(4).itertuples())
             text += f"Number {rank} by size{of}: of the variance of {carried}{', …' * (len(here) > 4)}. "
         notes.append(Note("plain" if exactly.max() >= ON else "caution", text.strip()))

@@ -1,0 +1,39 @@
+"""Outputs whose swings grow with their level, as sales and passengers do: their logarithm has the same swings all along."""
+
+import numpy as np
+from jaxtyping import Float
+
+# Blocks of neighbouring cells, and the fewest cells of one.
+FEWEST_BLOCKS, MOST_BLOCKS, FEWEST_CELLS = 5, 10, 8
+# Of log spread over log level: a slope of 1 is a share of the level, one of 0 swings that don't grow.
+SLOPE, CORRELATION = 0.6, 0.85
+# Below this ratio of levels a logarithm is nearly a straight line.
+RATIO = 1.5
+
+
+def grows_with_level(t: Float[np.ndarray, " time"], y: Float[np.ndarray, " time"]) -> bool:
+    """Whether an output's swings are a share of its level rather than a size of their own.
+
+    The level and the spread about a straight line are taken in up to ten blocks of neighbours. The logarithm of the
+    spread must rise with that of the level by a slope of .6 or more, with a correlation of .85 or more, and the level
+    must change by half at least; all observed cells must be positive. ``y`` has NaN where nothing is observed.
+    """
+    seen = ~np.isnan(y)
+    t, values = np.asarray(t)[seen], np.asarray(y)[seen]
+    num_blocks = min(MOST_BLOCKS, len(values) // FEWEST_CELLS)
+    if num_blocks < FEWEST_BLOCKS or not (values > 0).all():
+        return False
+    order = np.argsort(t, kind="stable")
+    blocks = np.array_split(values[order], num_blocks)
+    level = np.array([block.mean() for block in blocks])
+    spread = np.array([_about_a_line(block) for block in blocks])
+    if not (spread > 0).all() or level.max() < RATIO * level.min():
+        return False
+    x, z = np.log(level), np.log(spread)
+    slope, correlation = np.polyfit(x, z, 1)[0], np.corrcoef(x, z)[0, 1]
+    return bool(slope >= SLOPE and correlation >= CORRELATION)
+
+
+def _about_a_line(values: np.ndarray) -> float:
+    place = np.arange(len(values))
+    return float((values - np.polyval(np.polyfit(place, values, 1), place)).std())
