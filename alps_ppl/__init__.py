@@ -23,6 +23,7 @@ from alps_ppl.svi.posterior import SVIFit, discrete_elbo, init_from_svi
 from alps_ppl.svi.temperature import annealed_temperature
 
 if TYPE_CHECKING:
+    from alps_ppl.app.backtest import backtest
     from alps_ppl.results import plots
     from alps_ppl.results.cycles import cycles
     from alps_ppl.results.engines import align_signs, compare_engines
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from alps_ppl.tables.splitting import split_table
 
 _LAZY = {
+    "app.backtest": "backtest",
     "results": "plots",
     "results.cycles": "cycles",
     "results.engines": "align_signs compare_engines",
@@ -58,12 +60,12 @@ _MODULE = {name: module for module, names in _LAZY.items() for name in names.spl
 
 # fmt: off
 __all__ = [
-    "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "PrivateMemory",
-    "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "align_signs", "annealed_temperature", "compare_engines",
-    "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics", "gate_vectors",
-    "inclusion_sensitivity", "inclusion_table", "init_from_svi", "integrated_walk", "interchangeable", "linear",
-    "linear_periodic", "load", "load_conversion", "log_predictive_density", "num_active", "on_column", "plots",
-    "predict", "private_memory", "prune", "random_walk", "read_table", "relaxed_program", "save", "scales",
+    "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "PrivateMemory", "SVIFit",
+    "SparseGaussianProcess", "StructuredMeanField", "align_signs", "annealed_temperature", "backtest",
+    "compare_engines", "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics",
+    "gate_vectors", "inclusion_sensitivity", "inclusion_table", "init_from_svi", "integrated_walk", "interchangeable",
+    "linear", "linear_periodic", "load", "load_conversion", "log_predictive_density", "num_active", "on_column",
+    "plots", "predict", "private_memory", "prune", "random_walk", "read_table", "relaxed_program", "save", "scales",
     "split_table", "step", "to_datatree", "variance_shares", "white",
 ]
 # fmt: on

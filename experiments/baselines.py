@@ -2,13 +2,11 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Kernel, StationaryKernelMixin, WhiteKernel
@@ -45,13 +43,6 @@ def periodic_gp_per_output(data: alps.Data, periods: Sequence[float]) -> np.ndar
         warnings.simplefilter("ignore", ConvergenceWarning)
         fits = [GaussianProcessRegressor(covariance).fit(data.train_inputs[:, None], y) for y in data.train_y.T]
     return np.stack([fit.predict(data.inputs[:, None]) for fit in fits], axis=1)
-
-
-def statsforecast(model: Any, y: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """Means and sds of a model of statsforecast, ``horizon`` steps after y; the sds from its 90 % band, a normal's."""
-    found = model.forecast(y, horizon, level=[90])
-    sd = (np.asarray(found["hi-90"]) - np.asarray(found["lo-90"])) / (2 * norm.isf(0.05))
-    return np.asarray(found["mean"]), np.maximum(sd, 1e-6)
 
 
 def seasonal_gp(t: np.ndarray, y: np.ndarray, new: np.ndarray, season: int) -> tuple[np.ndarray, np.ndarray]:

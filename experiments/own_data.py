@@ -23,9 +23,10 @@ import numpyro
 import pandas as pd
 from scipy.stats import norm
 
+from alps_ppl.app.baselines import statsforecast
 from alps_ppl.app.cli import cli
 from experiments import store
-from experiments.baselines import seasonal_gp, statsforecast
+from experiments.baselines import seasonal_gp
 from experiments.pages import render
 
 DATA = store.ROOT / "models" / "data"

@@ -1,7 +1,12 @@
-"""Forecasts that cost nothing, to score a fit beside: the last value, and the value a cycle before."""
+"""Forecasts to score a fit beside: the last value, the value a cycle before, and those of statsforecast."""
+
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
+from scipy.stats import norm
 
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import period_of
@@ -12,6 +17,8 @@ from alps_ppl.tables.durations import period_name
 NEAR = 0.05
 # Fewer steps a cycle aren't one to look back on.
 FEWEST_STEPS = 2
+# A season of more rows takes statsforecast minutes.
+MOST_SEASON = 24
 
 
 def simple_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarray, "time output"], np.ndarray]]:
@@ -32,6 +39,40 @@ def simple_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarra
     for period in dict.fromkeys([*usable[:1], *usable[-1:]]):
         found[f"{period_name(period, data.input_unit)} before"] = _forecast(data, period)
     return found
+
+
+def other_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarray, "time output"], np.ndarray]]:
+    """``simple_forecasts``'s (mean, sd) of AutoARIMA and AutoETS at the rows after the last that was fitted.
+
+    Nothing where statsforecast isn't installed. The season is the shortest period that the model names, in rows, up to
+    24 of them. They take no missing cells, so theirs are interpolated.
+    """
+    if find_spec("statsforecast") is None:
+        return {}
+    from statsforecast.models import AutoARIMA, AutoETS
+
+    rows = np.flatnonzero(data.train_rows)
+    ahead = np.arange(rows[-1] + 1, len(data.inputs))
+    periods = [period for c in model.covariances if (period := period_of(c))]
+    season = round(min(periods, default=0) / np.median(np.diff(np.unique(data.inputs))))
+    season = season if 2 <= season <= MOST_SEASON else 1
+    found = {}
+    for kind in (AutoARIMA, AutoETS):
+        mean, sd = np.zeros(data.y.shape), np.ones(data.y.shape)
+        for i in range(len(data.outputs)):
+            y = pd.Series(np.where(data.train[:, i], data.standardised[:, i], np.nan)[: rows[-1] + 1])
+            y = y.interpolate().loc[y.first_valid_index() :].to_numpy()
+            if len(y) and len(ahead):
+                mean[ahead, i], sd[ahead, i] = statsforecast(kind(season_length=season), y, len(ahead))
+        found[kind.__name__] = mean, sd
+    return found
+
+
+def statsforecast(model: Any, y: np.ndarray, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """Means and sds of a model of statsforecast, ``horizon`` steps after y; the sds from its 90 % band, a normal's."""
+    found = model.forecast(y, horizon, level=[90])
+    sd = (np.asarray(found["hi-90"]) - np.asarray(found["lo-90"])) / (2 * norm.isf(0.05))
+    return np.asarray(found["mean"]), np.maximum(sd, 1e-6)
 
 
 def _forecast(data: Data, period: float) -> tuple[np.ndarray, np.ndarray]:

@@ -215,8 +215,48 @@ def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options
     _run(make, elsewhere | {"--out": out / "model.py"}, **running)
 
 
+@cli.command(
+    epilog="Example: alps-ppl backtest weather.csv --time date --latent 'daily = linear_periodic(24h)' "
+    "--latent 'slow = matern12(4d)' --horizon 2d --origins 8 --out results/weather"
+)
+@click.option("--horizon", required=True, metavar="DURATION", help="How far to forecast from each origin, e.g. 2d.")
+@click.option("--origins", type=click.IntRange(min=1), default=8, show_default=True, help="How many.")
+@click.option(
+    "--others/--no-others",
+    default=True,
+    help="Also AutoARIMA and AutoETS, if statsforecast is installed.  [default: on]",
+)
+def backtest(outputs: str | None, **options: Any):
+    """Forecast from several earlier ends of a file's series, and score that beside simple forecasts.
+
+    The processes are fit's options, chosen from what is before the first origin. Each forecast ends where the next one
+    begins, and the last with the file. Written to --out are backtest_scores.csv, backtest_cells.csv, backtest_gates.csv
+    and figures; where --out has a run of fit, its page gets a section. A run that was killed goes on.
+    """
+    changed = overrides(options.pop("settings"))
+    if changed["SVI"]:
+        raise BadInput("--set: a backtest runs the Gibbs sampler; expected GIBBS.KEY=VALUE")
+    columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
+    import numpyro
+
+    numpyro.enable_x64()
+    from alps_ppl.app.backtest_run import run_backtest
+
+    try:
+        run_backtest(outputs=columns, settings=changed, **options)
+    except (ValueError, TypeError) as error:
+        raise BadInput(str(error).partition("\n")[0]) from error
+    except OSError as error:
+        name = str(options["file"])
+        raise BadInput(f"FILE: expected a CSV or Parquet file, got {name!r}: {error.strerror or error}") from None
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; the same command goes on from {options['out'] / 'backtest'}") from None
+
+
 OPTIONS_OF_RUN = [option for option in run.params if isinstance(option, click.Option)]
 fit.params += OPTIONS_OF_RUN
+NOT_OF_A_BACKTEST = ("learn", "forecast", "hold_out", "save_model_file", "engine", "prune_below", "checkpoint_seconds")
+backtest.params += [option for option in fit.params if option.name not in NOT_OF_A_BACKTEST]
 
 
 @cli.command()

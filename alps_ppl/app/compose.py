@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +63,7 @@ def compose(
     paper_model: bool = False,
     log: str = "none",
     settings: Mapping[str, dict[str, Any]] | None = None,
+    cut: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table,
     **options: Any,
 ) -> tuple[Problem, list[str]]:
     """The problem, and what to tell the user, a line each: columns left out, processes proposed.
@@ -71,14 +72,15 @@ def compose(
 
     ``latents`` are "NAME = COVARIANCE", "NAME x 4 = COVARIANCE" or "auto", ``learn`` "NAME.PARAMETER = LOW..HIGH".
     ``log`` is "auto", "none" or names of outputs, with commas between them. ``settings`` has what to change of "SVI"
-    and "GIBBS", ``name`` is the model file's. ``options`` are those of ``read_table`` and ``split_table``, None where they weren't given. Raises a ValueError or TypeError for input
-    that can't be right, an OSError for a file that can't be read.
+    and "GIBBS", ``name`` is the model file's. ``cut`` takes the table that was read and gives the one to fit.
+    ``options`` are those of ``read_table`` and ``split_table``, None where they weren't given. Raises a ValueError or
+    TypeError for input that can't be right, an OSError for a file that can't be read.
     """
     reading = {name: value for name, value in options.items() if value is not None and value is not False}
     splitting: dict[str, Any] = {
         name: reading.pop(name) for name in ("hold_out", "forecast", "time_unit") if name in reading
     }
-    table = read_table(file, outputs=outputs, **reading)
+    table = cut(read_table(file, outputs=outputs, **reading))
     if len(table) < 2:
         raise ValueError(f"{file.name}: expected a table of at least two rows, got one; no process shows in it")
     reading = {"time": str(table.index.name)} | reading

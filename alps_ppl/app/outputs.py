@@ -11,6 +11,7 @@ import xarray as xr
 
 from alps_ppl.app import figures, scores
 from alps_ppl.app.problem import Fitted, Outcome
+from alps_ppl.app.report.run_folder import BACKTEST
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import compare_engines, largest_differences
 from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
@@ -21,7 +22,7 @@ from alps_ppl.tables.data import Data
 TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv", "cycles.csv")
 # Only where the model has what they are of.
 SOME_TABLES = ("scales.csv", "interchangeable.csv", "outliers.csv")
-FILES = (*TABLES, *SOME_TABLES, "summary.json", "posterior_svi.nc", "posterior_gibbs.nc", "report.html")
+FILES = (*TABLES, *SOME_TABLES, *BACKTEST, "summary.json", "posterior_svi.nc", "posterior_gibbs.nc", "report.html")
 
 
 def clear(out: Path) -> None:

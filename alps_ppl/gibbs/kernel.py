@@ -30,6 +30,7 @@ CHOICE = tuple(name for name, move in MOVES.items() if not move.always)
 FEW_WEIGHTS = 4
 SETS = {
     "marginal": ("hand_over", "marginal_gate", "exchange", "scale"),
+    "markov": ("hand_over", "marginal_gate", "marginal_swap", "exchange", "scale"),
     "joint": ("hand_over", "gate_column", "gate_latent", "exchange", "scale"),
     "joint_swap": ("hand_over", "gate_column", "gate_latent", "marginal_swap", "exchange", "scale"),
     "collapsed": ("gate_column", "scale"),
@@ -60,11 +61,12 @@ class ALPSGibbs(MCMCKernel):
     moves
         What a sweep has besides its draws of all latents, of H and of what is learnt: names from
         ``alps_ppl.gibbs.kernel.CHOICE``, or the name of a set in ``SETS``: "marginal" integrates all latents out of
-        each gate, "joint" its column of H or its latent, "joint_swap" also swaps latents, "collapsed" is the column
-        alone, "paper" the paper's plain gate, which mixes poorly and is kept as the reference, and "all" is all but
-        that. "default" is what measured best in effective draws per second (``python -m benchmarks gibbs``):
-        "marginal" with one or two outputs or a latent with Markov states, else "joint_swap" with at most 200 features,
-        "joint" with more.
+        each gate, "markov" also swaps latents with Markov states, "joint" integrates the gate's column of H or its
+        latent out, "joint_swap" also swaps latents, "collapsed" is the column alone, "paper" the paper's plain gate,
+        which mixes poorly and is kept as the reference, and "all" is all but that. "default" is what measured best in
+        effective draws per second (``python -m benchmarks gibbs``): "markov" with several gates of latents with Markov
+        states, "marginal" with one, or with one or two outputs, else "joint_swap" with at most 200 features, "joint"
+        with more.
     start
         Where b starts. "held" holds every gate open for the first half of the warm-up, so that the latents, H and the
         noise settle before latents drop out, which is what the temperature's low start does for SVI (paper, App. B): a
@@ -324,6 +326,8 @@ def _chosen_moves(moves: str | Sequence[str], model: ALPS, features: Features | 
         few_features = features is not None and features.num_features <= FEW_FEATURES
         joint = "joint_swap" if few_features else "joint"
         named = "marginal" if len(model.outputs) <= FEW_OUTPUTS or has_states else joint
+        rivals = {int(model.gate_of[j]) for j in features.layout.state_owner} if features is not None else set()
+        named = "markov" if len(rivals) > 1 else named
     chosen = SETS.get(named, (named,)) if isinstance(named, str) else named
     if not isinstance(chosen, (list, tuple)) or not set(chosen) <= set(CHOICE):
         raise ValueError(

@@ -22,7 +22,7 @@ from alps_ppl.gibbs.handover import hand_over
 from alps_ppl.gibbs.randomness import RandomNumbers, categorical, index
 from alps_ppl.gibbs.scales import unknown_scale
 from alps_ppl.gibbs.statistics import residual_statistics
-from alps_ppl.gibbs.target import Chain, Move, Target, alike, log_prior
+from alps_ppl.gibbs.target import Chain, Move, Target, log_prior
 
 
 def marginal_gate(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
@@ -88,11 +88,11 @@ def _flips_beside_states(target: Target, chain: Chain, uniform: Array):
 def marginal_swap(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     """The gates and columns of H of two processes change places, all latents integrated out; which two is drawn.
 
-    Both have as many latents, one as a rule.
+    Both have as many latents, one as a rule; see ``Target.swappable``.
     """
     orders = []
     uniforms = random.uniform["marginal_swap"]
-    for group in alike(target.members):
+    for group in target.swappable:
         size, (first, second) = len(group), uniforms[:, : len(group)]
         uniforms = uniforms[:, size:]
         j = index(first, size)

@@ -14,7 +14,7 @@ from alps_ppl.gibbs.layout import SIDE_BY_SIDE
 from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
 from alps_ppl.gibbs.statistics import Statistics, weights_squares
-from alps_ppl.gibbs.target import Chain, Plan, Sizes, Target, alike, log_prior
+from alps_ppl.gibbs.target import Chain, Plan, Sizes, Target, log_prior
 from alps_ppl.model.alps import ALPS
 
 # The order of the random numbers in a sweep's one draw, on which the draws of a seed depend. The uniforms that accept
@@ -156,7 +156,7 @@ def first_state(
 def _numbers(plan: Plan, target: Target, key: Array, dtype) -> RandomNumbers:
     """What the moves of ``plan`` take."""
     model = target.model
-    swaps = sum(map(len, alike(target.members)))
+    swaps = sum(map(len, target.swappable))
     has_memory = model.private_memory is not None
     counts = len(model.outputs), len(model.latents), len(model.gate_names), swaps
     sizes = Sizes(*counts, has_memory, len(plan.layout.scaled), plan)

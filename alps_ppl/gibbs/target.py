@@ -83,6 +83,15 @@ class Target(NamedTuple):
         """Which latents each gate has."""
         return self.model.gate_of == np.arange(len(self.model.gate_names))[:, None]
 
+    @property
+    def swappable(self) -> list[Int[np.ndarray, "gate member"]]:
+        """The latents of gates that may swap, by their number; where there are Markov states, of gates with some.
+
+        A process without states is seldom taken for another, and each swap costs a factorisation of all states.
+        """
+        owners = set(self.plan.layout.state_owner)
+        return alike([gate for gate in self.members if not owners or set(gate) & owners])
+
     def moments(self, chain: Chain) -> Moments:
         """Inner products of latents and outputs at the chain's weights."""
         return moments(self.given(chain), chain.weights, len(chain.b))

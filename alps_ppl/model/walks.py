@@ -94,7 +94,7 @@ class Step(kernels.Kernel):
 
     def evaluate(self, X1, X2):
         """K(t, t')."""
-        return jnp.where((X1 > self.at) & (X2 > self.at), 1.0, 0.0)
+        return jnp.where((self.at < X1) & (self.at < X2), 1.0, 0.0)
 
 
 def random_walk(start: float, span: float) -> Covariance:

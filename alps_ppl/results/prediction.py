@@ -116,6 +116,12 @@ def log_density(draws: PredictiveDraws, new_y: Any) -> Float[np.ndarray, "time o
     return np.asarray(_log_density(draws.latents, jnp.asarray(cells)))
 
 
+def cdf(draws: PredictiveDraws, new_y: Any) -> Float[np.ndarray, "time output"]:
+    """P(y_i(t) <= each cell of ``new_y`` | Y): its probability integral transform, uniform where all is right."""
+    cells = checks.by_time("new_y", new_y, draws.new_inputs, len(draws.outputs))
+    return np.asarray(_cdf(draws.latents, jnp.asarray(cells)))
+
+
 @jax.jit
 def _moments(draws: LatentDraws, tails: Float[Array, " level"]):
     def moments(loc, variance):
@@ -131,6 +137,11 @@ def _log_density(draws: LatentDraws, new_y: Float[Array, "new output"]):
         return logsumexp(norm.logpdf(cell, loc, jnp.sqrt(variance)), axis=0) - jnp.log(len(loc))
 
     return _over_times(density, draws, new_y)
+
+
+@jax.jit
+def _cdf(draws: LatentDraws, new_y: Float[Array, "new output"]):
+    return _over_times(lambda loc, variance, cell: norm.cdf(cell, loc, jnp.sqrt(variance)).mean(0), draws, new_y)
 
 
 def _over_times(function: Callable, draws: LatentDraws, *cells: Float[Array, "new output"]):

@@ -26,7 +26,8 @@ def scales(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
     A posterior of several modes has several candidates, the most probable first: draws between which the range has a
     gap that none visited. ``probability`` is a candidate's part of those draws, ``median`` and the central ``interval``
     from ``lower`` to ``upper`` are within it, in the inputs' unit. ``parameter`` is "period", "lengthscale" or a step's
-    "time", and ``at_the_edge`` whether more than a tenth of the draws is at an end of the range, which is then too narrow.
+    "time", and ``at_the_edge`` whether more than a tenth of the draws is at an end of the range, which is then too
+    narrow.
 
     ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. A process that is off, with a
     probability of .1 or less, has no row.

@@ -7,5 +7,6 @@
 - ``cells``: a CSV or Parquet file's cells as they are written; ``number_format`` and ``stamps``: numbers and times from
   them; ``spikes``: those that stand out; ``reading``: the series of a file, by time.
 - ``splitting``: a table's last stretch, held out; ``horizons``: the times ahead of its end.
+- ``growth``: outputs whose swings grow with their level.
 - ``proposals``: the processes that ``--latent auto`` proposes, and decoys.
 """

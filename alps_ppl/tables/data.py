@@ -155,7 +155,7 @@ class Data:
 
     @cached_property
     def loc(self) -> Float[np.ndarray, " output"]:
-        """Each output's observed training mean, in its unit (0 where nothing is observed); of ``log`` the logarithm's."""
+        """Each output's observed training mean, in its unit or of its logarithm (0 where nothing is observed)."""
         return np.where(self.train, self._modelled, 0.0).sum(0) / np.maximum(self.train.sum(0), 1)
 
     @cached_property

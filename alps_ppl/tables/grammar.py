@@ -196,7 +196,7 @@ class _Reader:
             low, high = (duration(end, self.unit) for end in ends)
         except ValueError as error:
             raise self.error(str(error), node) from None
-        if not (0 < low or parameter == "at") or not low < high < math.inf:
+        if not (low > 0 or parameter == "at") or not low < high < math.inf:
             raise self.error(f"expected a range from a smaller to a larger {parameter}, got {found[0]!r}", node)
         return low, high
 

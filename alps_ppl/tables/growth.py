@@ -1,4 +1,4 @@
-"""Outputs whose swings grow with their level, as sales and passengers do: their logarithm has the same swings all along."""
+"""Outputs whose swings grow with their level, as sales do: those of their logarithm don't."""
 
 import numpy as np
 from jaxtyping import Float

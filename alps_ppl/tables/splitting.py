@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool
 
 from alps_ppl.tables.data import Data
 from alps_ppl.tables.dates import read_times
@@ -44,7 +45,7 @@ def split_table(
     unit = times.unit or time_unit
     held_out = {}
     if hold_out is not None:
-        test = _last(hold_out, table.index, times.values, unit)
+        test = last_rows("hold_out", hold_out, table.index, times.values, unit)
         if test.all() or not test.any():
             raise ValueError(
                 f"hold_out: expected some of the {n} rows, but not all, got {hold_out!r}, {test.sum()} rows"
@@ -62,11 +63,17 @@ def split_table(
     return Data(table.index, table, held_out=held_out, input_label=label, log=log)
 
 
-def _last(hold_out: str | float, index: pd.Index, t: np.ndarray, unit: str | None) -> np.ndarray:
-    share = re.fullmatch(r"\s*(\d+\.?\d*)\s?%\s*", str(hold_out))
+def last_rows(
+    name: str, length: str | float, index: pd.Index, t: np.ndarray, unit: str | None
+) -> Bool[np.ndarray, " time"]:
+    """Which rows of a sorted table are within a length of its end; a ValueError that starts with ``name``.
+
+    A length is ``split_table``'s ``hold_out``; ``t`` are the times as numbers in ``unit``.
+    """
+    share = re.fullmatch(r"\s*(\d+\.?\d*)\s?%\s*", str(length))
     if share:
         return np.arange(len(t)) >= (1 - float(share[1]) / 100) * len(t)
-    length = length_of("hold_out", hold_out, unit)
-    if isinstance(index, pd.DatetimeIndex) and length >= 0:
-        return np.asarray(index > shifted(index[-1], hold_out, unit, -1))
-    return t > t[-1] - length
+    in_units = length_of(name, length, unit)
+    if isinstance(index, pd.DatetimeIndex) and in_units >= 0:
+        return np.asarray(index > shifted(index[-1], length, unit, -1))
+    return t > t[-1] - in_units

@@ -89,5 +89,6 @@ def _context(run: RunFolder) -> dict[str, Any]:
         "mixing": sections.mixing(tree, list(process_of)),
         "diagnostics": sections.diagnostics(run, table, found.engine, lp_r_hat),
         "moves": None if gibbs is None else gate_diagnostics(gibbs).reset_index().to_dict("records"),
+        "backtest": sections.backtest(run),
         "combinations": sections.combinations(run.trees[found.engine]),
     }

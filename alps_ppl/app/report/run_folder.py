@@ -18,10 +18,14 @@ KEYS = ("model_file", "versions", "settings", "scores")
 TEXT = dict.fromkeys(("output", "split", "engine", "unit", "date"), str)
 
 
+# What ``alps-ppl backtest`` writes: scores, gates, cells.
+BACKTEST = ("backtest_scores.csv", "backtest_gates.csv", "backtest_cells.csv")
+
+
 class RunFolder(NamedTuple):
     """What a run found. ``name``: the model file's, or the folder's where that file is one of ``alps-ppl fit``.
 
-    ``trees`` are by engine, opened but not read.
+    ``trees`` are by engine, opened but not read. ``backtest`` has the tables of a backtest, if there was one.
     """
 
     name: str
@@ -30,6 +34,7 @@ class RunFolder(NamedTuple):
     scores: pd.DataFrame
     trees: dict[str, xr.DataTree]
     conversion: Conversion | None = None
+    backtest: list[pd.DataFrame] | None = None
 
     @property
     def interval(self) -> float:
@@ -55,6 +60,7 @@ def read(folder: Path) -> RunFolder:
         _table(folder / "scores.csv", ("engine", "split", "output", "rmse", "unit")),
         trees,
         next((found for tree in trees.values() if (found := conversion_of(tree))), None),
+        [pd.read_csv(folder / name) for name in BACKTEST] if (folder / BACKTEST[0]).is_file() else None,
     )
 
 

@@ -153,6 +153,17 @@ def processes_of(tree: xr.DataTree, shown: list[str]) -> dict[str, str]:
     return {str(latents[place]): name for name, places in processes(tree).items() if name in shown for place in places}
 
 
+def backtest(run: RunFolder) -> dict[str, Any] | None:
+    """Scores, and each process' probability by origin, of the backtest that the folder has, if any."""
+    if run.backtest is None:
+        return None
+    scores, gates, _ = run.backtest
+    wide = gates.pivot_table(index="process", columns="origin", values="probability", sort=False)
+    origins = [f"{origin:g}" if isinstance(origin, float) else str(origin) for origin in wide.columns]
+    rows = [(str(name), row.tolist()) for name, row in wide.iterrows()]
+    return {"scores": scores.to_dict("records"), "origins": origins, "gates": rows}
+
+
 def cycle_rows(tree: xr.DataTree, shown: list[str], conversion: Conversion | None) -> list[dict[str, Any]]:
     """``cycles`` of the processes that are ``shown``, with its peaks as dates, or times of the day of a daily one."""
     table = cycles({"tree": tree})

@@ -1,9 +1,10 @@
 """The paper's figures, as functions that return matplotlib axes.
 
 ``outputs``: series and predictions. ``latents``: gates, the mixing matrix, the latents. ``engines``: SVI's training,
-both engines side by side. ``style``: the engines' colours and names.
+both engines side by side. ``backtests``: rolling origins. ``style``: the engines' colours and names.
 """
 
+from alps_ppl.results.plots.backtests import plot_backtest_forecasts, plot_backtest_gates, plot_calibration
 from alps_ppl.results.plots.engines import plot_engines, plot_training
 from alps_ppl.results.plots.latents import plot_inclusion, plot_latents, plot_mixing
 from alps_ppl.results.plots.outputs import plot_predicted, plot_reconstruction
@@ -12,6 +13,9 @@ from alps_ppl.results.plots.style import COLOURS, NAMES
 __all__ = [
     "COLOURS",
     "NAMES",
+    "plot_backtest_forecasts",
+    "plot_backtest_gates",
+    "plot_calibration",
     "plot_engines",
     "plot_inclusion",
     "plot_latents",

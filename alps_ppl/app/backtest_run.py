@@ -1,0 +1,109 @@
+"""What ``alps-ppl backtest`` does: compose the model from a file's first rows, backtest it, write and print."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+import jax
+import numpy as np
+import pandas as pd
+
+from alps_ppl.app.backtest import INTERVAL, Backtest, backtest, windows
+from alps_ppl.app.compose import compose
+from alps_ppl.app.errors import BadInput
+from alps_ppl.app.report import write as write_report
+from alps_ppl.app.report.run_folder import BACKTEST
+
+FIGURES = ("backtest_gates", "backtest_calibration", "backtest_forecasts")
+
+
+def run_backtest(
+    file: Path,
+    *,
+    out: Path,
+    horizon: str,
+    origins: int,
+    others: bool,
+    seed: int,
+    progress: bool,
+    fresh: bool,
+    **options: Any,
+) -> None:
+    """Backtest a file; ``options`` are ``compose``'s. Raises what that and ``backtest`` do, before any fit."""
+    whole: list[pd.DataFrame] = []
+
+    def first_rows(table: pd.DataFrame) -> pd.DataFrame:
+        whole.append(table)
+        return table.iloc[: windows(table, horizon, origins, options.get("time_unit"))[0].train]
+
+    problem, notes = compose(file, cut=first_rows, **options)
+    problem.check(["gibbs"])
+    for note in notes:
+        click.echo(note)
+    (table,) = whole
+    folder = out / "backtest"
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out: can't make the folder {str(out)!r}: {error.strerror}") from None
+    click.echo(f"{file.name}: {len(table)} rows, {origins} origins, from each {horizon} ahead")
+    found = backtest(
+        table,
+        problem.model,
+        horizon,
+        rng_key=jax.random.key(seed),
+        origins=origins,
+        time_unit=options.get("time_unit"),
+        log=problem.data.log,
+        others=others,
+        folder=folder,
+        progress_bar=progress,
+        **problem.gibbs,
+    )
+    _write(found, out)
+    _print(found)
+    if (out / "summary.json").is_file():
+        click.echo(f"Written to {out}, and to its page: {write_report(out)}")
+    else:
+        click.echo(f"Written to {out}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(found: Backtest, out: Path) -> None:
+    for name, table in zip(BACKTEST, (found.scores.reset_index(), found.gates, found.cells), strict=True):
+        table.to_csv(out / name, index=False)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from alps_ppl.results import plots
+
+    with matplotlib.rc_context({"text.parse_math": False}):
+        drawn: tuple[Any, ...] = (
+            plots.plot_backtest_gates(found.gates),
+            plots.plot_calibration(found.cells),
+            plots.plot_backtest_forecasts(found.cells),
+        )
+        for name, axes in zip(FIGURES, drawn, strict=True):
+            figure = np.ravel(axes)[0].figure
+            figure.savefig(out / "figures" / f"{name}.png", dpi=130)
+            plt.close(figure)
+
+
+def _print(found: Backtest) -> None:
+    click.echo(
+        "\nForecasts, the best first; rmse and nlpd in training sds of each output; what part of the cells is in"
+    )
+    click.echo(f"the 50 and the {INTERVAL:.0%} band, and the lowest and highest part in the latter at one origin:")
+    click.echo(found.scores.to_string(float_format=lambda value: f"{value:.3f}"))
+    wide = found.gates.pivot_table(index="process", columns="origin", values="probability", sort=False)
+    click.echo("\nThe probability of each process by origin, the last time that the fit saw:")
+    click.echo(wide.to_string(float_format=lambda value: f"{value:.2f}"))
+    worst = found.gates.r_hat.max()
+    if worst > 1.1:
+        click.echo(f"At some origin chains disagree: the largest R-hat of a gate is {worst:.2f}.")
+    click.echo("")
