@@ -47,7 +47,8 @@ def row(seed: int, **lengths: int) -> dict:
     table = alps.inclusion_table(fit)
     prediction = alps.predict(fit, data.inputs)
     density = alps.log_predictive_density(fit, data.inputs, data.standardised)
-    cells = of_cells(data, "gibbs", prediction["mean"].values, density.values)
+    in_units = data.to_units(prediction)["mean"].values
+    cells = of_cells(data, "gibbs", prediction["mean"].values, density.values, in_units)
     inside = (prediction["lower"].values <= data.standardised) & (data.standardised <= prediction["upper"].values)
     cells["held"] = inside[~np.isnan(data.y)]
     means = cells.groupby("split")[["squared_error", "nlpd", "held"]].mean()

@@ -92,14 +92,14 @@ def marginal_swap(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     """
     orders = []
     uniforms = random.uniform["marginal_swap"]
-    for group in target.swappable:
-        size, (first, second) = len(group), uniforms[:, : len(group)]
-        uniforms = uniforms[:, size:]
+    for group, number in zip(target.swappable, target.num_swaps, strict=True):
+        size, (first, second) = len(group), uniforms[:, :number]
+        uniforms = uniforms[:, number:]
         j = index(first, size)
         k = (j + 1 + index(second, size - 1)) % size
         j, k = jnp.asarray(group)[j], jnp.asarray(group)[k]  # (proposal, member)
-        order = jnp.broadcast_to(jnp.arange(len(chain.b)), (size, len(chain.b)))
-        here = jnp.arange(size)[:, None]
+        order = jnp.broadcast_to(jnp.arange(len(chain.b)), (number, len(chain.b)))
+        here = jnp.arange(number)[:, None]
         orders.append(order.at[here, j].set(k).at[here, k].set(j))
     if not orders:
         return chain

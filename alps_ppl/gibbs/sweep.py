@@ -156,7 +156,7 @@ def first_state(
 def _numbers(plan: Plan, target: Target, key: Array, dtype) -> RandomNumbers:
     """What the moves of ``plan`` take."""
     model = target.model
-    swaps = sum(map(len, target.swappable))
+    swaps = sum(target.num_swaps)
     has_memory = model.private_memory is not None
     counts = len(model.outputs), len(model.latents), len(model.gate_names), swaps
     sizes = Sizes(*counts, has_memory, len(plan.layout.scaled), plan)

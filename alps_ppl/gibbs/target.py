@@ -92,6 +92,12 @@ class Target(NamedTuple):
         owners = set(self.plan.layout.state_owner)
         return alike([gate for gate in self.members if not owners or set(gate) & owners])
 
+    @property
+    def num_swaps(self) -> list[int]:
+        """How many swaps a sweep has of each group of ``swappable``: one a gate, of gates with states one for two."""
+        each = 2 if self.plan.layout.state_owner else 1
+        return [-(-len(group) // each) for group in self.swappable]
+
     def moments(self, chain: Chain) -> Moments:
         """Inner products of latents and outputs at the chain's weights."""
         return moments(self.given(chain), chain.weights, len(chain.b))

@@ -13,7 +13,7 @@ LIMIT = 8.0
 # From a median absolute deviation to the sd of a Gaussian.
 ROBUST = 1.4826
 # An output with more of them than this part has something else: seasons of storms, say, or rain.
-MOST = 0.03
+MOST = 0.05
 COLUMNS = ["time", "output", "value", "robust_sds"]
 
 
@@ -21,7 +21,7 @@ def spikes(table: pd.DataFrame) -> pd.DataFrame:
     """The spikes of a table by time: a row per cell with its time, output, value, and by how many robust sds it is off.
 
     A cell is compared with the median of nine neighbours of its output, and the difference with the median absolute
-    deviation of all such differences, as a robust sd: eight of them stand out. An output of which more than 3 % stands
+    deviation of all such differences, as a robust sd: eight of them stand out. An output of which more than 5 % stands
     out, or whose deviation is 0, has none.
     """
     found = []
