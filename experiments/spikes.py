@@ -1,9 +1,9 @@
 """What spikes and heavy tails do to the answer, and what is left of that where spikes are taken for missing cells.
 
-``python -m experiments.spikes --tables 50`` simulates tables of one daily cycle, in every other one a shared memory, and
-memories of the outputs' own. Each is fitted clean; with 2 % of its cells moved by ten sds of their output, as it is and
-without the cells that ``alps_ppl.tables.spikes`` finds; and with Student-t noise of three degrees of freedom, in the same
-two ways. A table is a row of ``docs/real_tables/spikes.json``.
+``python -m experiments.spikes --tables 50`` simulates tables of one daily cycle, in every other one a shared memory,
+and memories of the outputs' own. Each is fitted clean; with 2 % of its cells moved by ten sds of their output, as it is
+and without the cells that ``alps_ppl.tables.spikes`` finds; and with Student-t noise of three degrees of freedom, in
+the same two ways. A table is a row of ``docs/real_tables/spikes.json``.
 """
 
 import time

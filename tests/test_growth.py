@@ -29,6 +29,13 @@ def test_swings_that_grow_and_swings_that_dont(seed):
     assert not grows_with_level(MONTHS, -sales(seed))
 
 
+def test_summers_that_differ_more_than_winters_arent_growth():
+    """A level that goes up and down by the year, the swings of its days with it."""
+    t = np.arange(365.0 * 8) / 8
+    year = 50 - 20 * np.cos(2 * np.pi * t / 365)
+    assert not grows_with_level(t, year * (1 + 0.3 * np.sin(2 * np.pi * t)))
+
+
 def test_walks_and_short_series_are_left_alone():
     """Of 400 positive random walks, at most the share that chance gives to a correlation of .85 of ten."""
     rng = np.random.default_rng(0)

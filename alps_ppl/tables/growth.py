@@ -9,6 +9,8 @@ FEWEST_BLOCKS, MOST_BLOCKS, FEWEST_CELLS = 5, 10, 8
 SLOPE, CORRELATION = 0.6, 0.85
 # Below this ratio of levels a logarithm is nearly a straight line.
 RATIO = 1.5
+# Of the log level with time: a summer whose days differ more than a winter's isn't growth.
+GROWS = 0.8
 
 
 def grows_with_level(t: Float[np.ndarray, " time"], y: Float[np.ndarray, " time"]) -> bool:
@@ -16,7 +18,8 @@ def grows_with_level(t: Float[np.ndarray, " time"], y: Float[np.ndarray, " time"
 
     The level and the spread about a straight line are taken in up to ten blocks of neighbours. The logarithm of the
     spread must rise with that of the level by a slope of .6 or more, with a correlation of .85 or more, and the level
-    must change by half at least; all observed cells must be positive. ``y`` has NaN where nothing is observed.
+    must change by half at least and go one way, its logarithm correlated by .8 or more with time. All observed cells
+    must be positive. ``y`` has NaN where nothing is observed.
     """
     seen = ~np.isnan(y)
     t, values = np.asarray(t)[seen], np.asarray(y)[seen]
@@ -31,7 +34,8 @@ def grows_with_level(t: Float[np.ndarray, " time"], y: Float[np.ndarray, " time"
         return False
     x, z = np.log(level), np.log(spread)
     slope, correlation = np.polyfit(x, z, 1)[0], np.corrcoef(x, z)[0, 1]
-    return bool(slope >= SLOPE and correlation >= CORRELATION)
+    one_way = abs(np.corrcoef(np.arange(num_blocks), x)[0, 1])
+    return bool(slope >= SLOPE and correlation >= CORRELATION and one_way >= GROWS)
 
 
 def _about_a_line(values: np.ndarray) -> float:
