@@ -402,3 +402,22 @@ def test_chains_agree_under_a_noise_prior_that_counts(prior):
     fit = alps.fit_gibbs(model, data.train_inputs, data.train_y, rng_key=jax.random.key(0), **lengths)
     r_hat = array_stats.rhat(np.asarray(fit.sample_stats["lp"]), chain_axis=0, draw_axis=1)
     assert (r_hat < 1.1) == (concentration > 2)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_spikes_are_missing_unless_they_are_kept(keeps, call, tmp_path):
+    """Said in print, in the summary and on the page; the model file reads the same table."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"t": np.arange(60), "u": rng.normal(size=60), "v": rng.normal(size=60)})
+    table.loc[30, "u"] = 80.0
+    table.to_csv(tmp_path / "table.csv", index=False)
+    short = ["--set", "GIBBS.num_warmup=5", "--set", "GIBBS.num_samples=5", "--no-progress", "--paper-model"]
+    options = ["--latent", "wave = linear_periodic(7)", "--engine", "gibbs", "--keep-spikes"][: 5 if keeps else 4]
+    status, printed, error = call("fit", tmp_path / "table.csv", *options, *short, "--out", tmp_path / "out")
+    assert status == 0, error
+    assert ("taken for missing" in printed) != keeps
+    predictions = pd.read_csv(tmp_path / "out" / "predictions.csv")
+    assert (predictions.observed.max() == 80) == keeps
+    assert ("drop_spikes" in (tmp_path / "out" / "model.py").read_text()) != keeps
+    assert call("report", tmp_path / "out")[0] == 0
+    assert ("taken for missing" in (tmp_path / "out" / "report.html").read_text()) != keeps

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 from scipy.signal import lfilter
 
+import alps_ppl as alps
 from alps_ppl.tables.dates import read_times
 from alps_ppl.tables.grammar import parse
 from alps_ppl.tables.proposals import HARMONICS, _means, _pooled_power, decoys, propose
+from experiments.stamps import table as made
 
 T = np.arange(3.0)  # for the trend's text, which takes its middle from them
 
@@ -48,7 +50,7 @@ def test_planted_cycles_are_found_in_red_noise_with_gaps():
     found = propose(t, y)
     assert sorted(periods(found)) == pytest.approx([9.1, 23.7], rel=5e-3)
     assert [proposal.name for proposal in found[-2:]] == ["slow", "rough"]
-    assert all("times the spectrum around it" in proposal.why for proposal in found[:-2])
+    assert all("times red noise at the same times" in proposal.why for proposal in found[:-2])
 
 
 def test_noise_has_no_cycles():
@@ -180,3 +182,22 @@ def test_a_trend_is_proposed_where_a_line_explains_half():
     noise = np.random.default_rng(0).normal(size=(100, 2))
     assert not any(p.name == "trend" for p in propose(t, noise))
     assert any(p.name == "trend" for p in propose(t, noise + 0.1 * t[:, None]))
+
+
+def test_cycles_on_stamps_that_lack_are_found():
+    """A day in hours of daytime, a week in hours of trade: where the stamps' own gaps repeat what is slow."""
+    for seed, period in ((11, 24.0), (7, 168.0)):
+        table, _, days = made(seed)
+        assert days * 24 == period
+        data = alps.Data(table.index, table)
+        assert any(
+            abs(found / period - 1) < 0.02 for found in periods(propose(data.inputs, data.train_y, "hours"), "hours")
+        )
+
+
+def test_a_walk_is_proposed_where_a_level_doesnt_come_back():
+    rng = np.random.default_rng(5)
+    t = np.arange(400.0)
+    walk = np.cumsum(rng.normal(size=(400, 5)), 0)
+    assert "random_walk()" in [proposal.text for proposal in propose(t, walk)]
+    assert "random_walk()" not in [proposal.text for proposal in propose(t, rng.normal(size=(400, 5)))]

@@ -167,7 +167,11 @@ def predict(
     metavar="A,B,...",
     help="Outputs to model by their logarithm; auto: those whose swings grow with their level; none.",
 )
-@click.option("--drop-spikes", is_flag=True, help="Take cells that stand out of their neighbours for missing ones.")
+@click.option(
+    "--drop-spikes/--keep-spikes",
+    default=True,
+    help="Whether cells that stand far out of their neighbours are taken for missing ones.  [default: drop-spikes]",
+)
 @click.option("--id", metavar="COLUMN", help="Of a long table, a row per output and time: the outputs' names.")
 @click.option("--target", metavar="COLUMN", help="Of a long table: the outputs' values.")
 @click.option("--date-format", metavar="FORMAT", help="How dates are written, e.g. %d/%m/%Y; default: found.")

@@ -138,7 +138,9 @@ def compose(
         svi=svi,
         gibbs=gibbs,
     )
-    return Problem(name, data, model, svi, gibbs, source=source, spikes=table.attrs["spikes"]), notes
+    are_missing = bool(reading.get("drop_spikes"))
+    spikes = {"spikes": table.attrs["spikes"], "spikes_are_missing": are_missing}
+    return Problem(name, data, model, svi, gibbs, source=source, **spikes), notes
 
 
 def _logarithms(log: str, data: Data) -> list[str]:
@@ -308,10 +310,13 @@ def _spikes_note(found: pd.DataFrame, reading: Mapping[str, Any]) -> list[str]:
     where = f"the largest is {largest.value:g} of {largest.output!r} at {largest.time}; outliers.csv lists them"
     are = "1 cell stands" if len(found) == 1 else f"{len(found)} cells stand"
     if reading.get("drop_spikes"):
-        return [f"{are} out of the neighbours by more than eight robust sds and left out: {where}."]
+        return [
+            f"{are} out of the neighbours by more than eight robust sds, and so are taken for missing: {where}. "
+            "--keep-spikes fits them, too."
+        ]
     return [
         f"{are} out of the neighbours by more than eight robust sds: {where}. Noise is Gaussian here, so spikes widen "
-        "all bands and hide processes; if they are errors, --drop-spikes leaves them out."
+        "all bands and hide processes; if they are errors, leave --keep-spikes out."
     ]
 
 

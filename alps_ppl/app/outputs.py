@@ -86,6 +86,9 @@ def _summary(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str]) ->
     interval = next(iter(outcome.predictions.values())).attrs["interval"]
     summary: dict[str, Any] = {"seed": outcome.seed, "model_file": problem.name, "versions": versions}
     summary["data"] = {"input_label": data.input_label, "units": data.units, "interval": interval}
+    if problem.spikes is not None and len(problem.spikes):
+        summary["data"]["spikes"] = len(problem.spikes)
+        summary["data"]["spikes_are_missing"] = problem.spikes_are_missing
     summary["settings"] = {engine: problem.settings(engine) for engine in outcome.fitted}
     for engine, fitted in outcome.fitted.items():
         summary[engine] = {"seconds": round(fitted.seconds, 2)}

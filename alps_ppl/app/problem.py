@@ -34,7 +34,8 @@ class Problem:
 
     ``name`` is the model file's and ``source`` its text, which stands for settings that are functions in a checkpoint's
     identity. ``baselines`` gives other predictions of every cell to compare scores with, (mean, sd) by name, in the
-    file's units and (time, output) each. ``spikes`` are the table's cells that stand out of their neighbours.
+    file's units and (time, output) each. ``spikes`` are the table's cells that stand out of their
+    neighbours, and ``spikes_are_missing`` whether they are taken for missing.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Problem:
     baselines: Callable[[], Mapping[str, Any]] | None = None
     source: str = ""
     spikes: pd.DataFrame | None = None
+    spikes_are_missing: bool = False
 
     def settings(self, engine: str) -> dict[str, Any]:
         """The arguments of ``engine``'s fit."""

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from scipy.signal import lombscargle
 
 from alps_ppl.tables.durations import DURATIONS, duration_text, period_name, rounded, unit_name
+from alps_ppl.tables.red_noise import RedNoise
 
 MOST_PERIODS = 4
 FEWEST_CYCLES = 3.0
@@ -25,10 +26,11 @@ MOST_ROWS = 5_000
 BLOCK = 200_000
 # Bins of an eighth of a period: so many need cells, each at least this part of the middle bin's.
 FEWEST_BINS, FEWEST_IN_BIN = 6, 0.25
-# Over more steps than this, stamps left out aren't looked at.
-MOST_STEPS = 2_000_000
 # Of an output's variance, what a straight line explains where a trend is proposed.
 TREND_SHARE = 0.5
+# The mean square of differences over an eighth of the span, of that over a sixteenth: 2 of a random walk, and 1 of what
+# has come back by then.
+WANDERS = 1.75
 
 
 class Proposal(NamedTuple):
@@ -45,11 +47,12 @@ def propose(
     """Up to four periods of the outputs' pooled periodogram, a trend, a slow and a rough process.
 
     A period is proposed where its peak stands out of the smooth spectrum around it (a slow drift has a steep spectrum,
-    and no peak) and out of that of red noise at the same stamps (weekends and nights without rows repeat all that is
-    slow at other frequencies), and where the data hold at least three of its cycles. A day, a week or a year of the
-    calendar may have fewer where a sine of it explains nearly all that is slow. A trend is proposed where a straight
-    line explains half of an output's variance. The slow process is a Matern-1/2 with an eighth of the span as its
-    lengthscale, the rough one has a sixtieth.
+    and no peak), or where stamps lack, out of red noise at the same stamps (weekends and nights without rows repeat all
+    that is slow at other frequencies), and where the data hold at least three of its cycles. A day, a week or a year of
+    the calendar may have fewer where a sine of it explains nearly all that is slow. A trend is proposed where a
+    straight line explains half of an output's variance. The slow process is a random walk where the outputs move on
+    over an eighth of the span as a walk does, else a Matern-1/2 with an eighth of the span as its lengthscale; the
+    rough one has a sixtieth.
 
     Of more than 5,000 rows, long periods are looked for among means of neighbours, and those that are too short for
     that among the last 5,000 rows.
@@ -63,11 +66,17 @@ def propose(
     if span == 0:
         raise ValueError("latent: auto needs at least two different times; name the processes yourself")
     step = float(np.median(np.diff(np.unique(t))))
-    proposals = [_periodic("", period, unit, why) for period, why in _all_periods(t, y, unit)]
+    periods = _all_periods(t, y, unit)
+    proposals = [_periodic("", period, unit, why) for period, why in periods]
     if (share := _line_share(t, y)) >= TREND_SHARE:
         proposals.append(Proposal("trend", "linear()", f"a straight line is {share:.0%} of an output's variance"))
     slow, rough = span / 8, max(span / 60, 3 * step)
-    proposals.append(_matern("slow", slow, unit, "an eighth of the span: a drift or a long memory"))
+    rest = _less(t, y, np.array([period for period, _ in periods]))
+    if (growth := _growth_of_differences(t, rest)) >= WANDERS:
+        why = f"over an eighth of the span an output moves {growth:.1f} times as far, squared, as over a sixteenth"
+        proposals.append(Proposal("wander", "random_walk()", f"{why}: a level that doesn't come back"))
+    else:
+        proposals.append(_matern("slow", slow, unit, "an eighth of the span: a drift or a long memory"))
     if rough < slow / 2:
         proposals.append(_matern("rough", rough, unit, "a sixtieth of the span, or three steps: a short memory"))
     return proposals
@@ -131,6 +140,25 @@ def _line_share(t: np.ndarray, y: np.ndarray) -> float:
     return float(max(shares))
 
 
+def _growth_of_differences(t: np.ndarray, y: np.ndarray) -> float:
+    """How mean squares of differences over an eighth of the span compare with those over a sixteenth, about a line.
+
+    Of thirty-seconds' means, so that noise and short cycles have little part in it; the middle one of all outputs.
+    """
+    bins = np.minimum((32 * (t - t.min()) / np.ptp(t)).astype(int), 31)
+    ratios = []
+    for column in y.T:
+        seen = ~np.isnan(column)
+        counts = np.bincount(bins[seen], minlength=32)
+        if (counts == 0).any():
+            continue
+        means = np.bincount(bins[seen], column[seen], 32) / counts
+        left = _left(np.stack([np.ones(32), np.arange(32.0)], 1), means)
+        near, far = (np.mean((left[lag:] - left[:-lag]) ** 2) for lag in (2, 4))
+        ratios.append(far / near if near > 0 else 1.0)
+    return float(np.median(ratios)) if ratios else 0.0
+
+
 def _all_periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float, str]]:
     """(period, why): of all rows, or the long ones of means and the short ones of the last rows."""
     size = -(-len(t) // MOST_ROWS)
@@ -180,6 +208,7 @@ def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float
     name = unit_name(unit)
     known = [DURATIONS[suffix] / DURATIONS[name] for suffix in CALENDAR] if name else []
     found: list[tuple[float, str]] = []
+    lacking = any(_lacks_stamps(t, step) for t, _ in outputs)
     for period in known:
         share = _share_of_slow(outputs, period) if 0.9 <= span / period < FEWEST_CYCLES else 0.0
         if share >= CLEAR_SHARE:
@@ -187,7 +216,7 @@ def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float
             found.append((period, f"{cycles}, but a sine of it is {share:.0%} of all that is slow"))
     while len(found) < MOST_PERIODS:
         taken = np.array([1 / p for p, _ in found])
-        frequency, height, threshold = _highest_peak(_without(outputs, 1 / taken), span, step, taken)
+        frequency, height, threshold = _highest_peak(outputs, span, step, taken, known)
         if height < threshold:
             break
         # A harmonic of a cycle of the calendar that is there may change its size, too.
@@ -196,7 +225,8 @@ def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float
         period = next((p for p, cycles in harmonics if abs(1 / p - frequency) < cycles / span), 1 / frequency)
         if period in [p for p, _ in found]:
             break
-        why = f"its peak is {np.exp(height):.0f} times the spectrum around it ({np.exp(threshold):.0f} is significant)"
+        around = "red noise at the same times" if lacking else "the spectrum around it"
+        why = f"its peak is {np.exp(height):.0f} times {around} ({np.exp(threshold):.0f} is significant)"
         found.append((period, why))
     return found
 
@@ -230,30 +260,54 @@ def _share_of_slow(y: list, period: float) -> float:
     return min(shares)
 
 
-def _highest_peak(y: list, span: float, step: float, taken: np.ndarray) -> tuple[float, float, float]:
-    """The frequency of the highest peak over the smooth spectrum, its log height and the log of what is significant.
+def _highest_peak(
+    y: list, span: float, step: float, taken: np.ndarray, known: Sequence[float]
+) -> tuple[float, float, float]:
+    """The frequency of the highest peak, its log height and the log of what is significant.
 
-    Frequencies beside those ``taken`` aren't looked at; a height of minus infinity where that leaves none.
+    A peak's height is that over the smooth spectrum; where stamps lack, that over red noise at the same stamps. There
+    the periods ``known`` from the calendar, which are few, have a threshold of their own. Frequencies beside those
+    ``taken`` aren't looked at; a height of minus infinity where that leaves none.
     """
     num_independent = int(0.48 * span / step)  # at half a step a sine and a cosine are one
     cycles = np.arange(3, 3 * num_independent + 1) / 3
-    frequencies = cycles / span
-    allowed = (cycles >= FEWEST_CYCLES) & (np.abs(frequencies[:, None] - taken) >= SIDE_CYCLES / span).all(1)
-    if not allowed.any():
+    threshold = float(np.log(np.log(num_independent / FALSE_ALARM)))
+
+    def allowed(f):
+        return (f * span >= FEWEST_CYCLES) & (np.abs(f[:, None] - taken) >= SIDE_CYCLES / span).all(1)
+
+    frequencies = (cycles / span)[allowed(cycles / span)]
+    if not len(frequencies):
         return np.nan, -np.inf, 0.0
-    power = _pooled_power(y, frequencies)
-    smooth = _smooth_spectrum(frequencies[::3], power[::3])  # whole cycles over the span are nearly independent
-    lumps = _lumps(y, frequencies, step)
+    lacking = any(_lacks_stamps(t, step) for t, _ in y)
+    if lacking:
+        noises = [RedNoise(t, values, 1 / taken) for t, values in y]
 
-    def level(f):
-        return smooth(f) + np.interp(f, frequencies, lumps)
+        def height(f):
+            return np.log(np.mean([noise.power(f) for noise in noises], 0) + 1e-12)
 
-    best = frequencies[allowed][np.argmax((np.log(power) - level(frequencies))[allowed])]
-    around = best + np.linspace(-0.5, 0.5, 51) / span
-    power = _pooled_power(y, around)
-    peak = around[np.argmax(power)]
-    excess = np.log(power.max()) - level(peak)
-    return float(peak), float(excess), float(np.log(np.log(num_independent / FALSE_ALARM)))
+    else:
+        rest, whole = _without(y, 1 / taken), cycles[::3] / span  # whole cycles over the span are nearly independent
+        smooth = _smooth_spectrum(whole, _pooled_power(rest, whole))
+
+        def height(f):
+            return np.log(_pooled_power(rest, f)) - smooth(f)
+
+    around = frequencies[np.argmax(height(frequencies))] + np.linspace(-0.5, 0.5, 51) / span
+    heights = height(around)
+    peak, highest = float(around[np.argmax(heights)]), float(heights.max())
+    of_calendar = 1 / np.array(known)
+    of_calendar = of_calendar[allowed(of_calendar) & (of_calendar <= frequencies[-1])]
+    if highest < threshold and lacking and len(of_calendar):
+        heights = height(of_calendar)
+        peak, highest = float(of_calendar[np.argmax(heights)]), float(heights.max())
+        threshold = float(np.log(np.log(len(of_calendar) / FALSE_ALARM)))
+    return peak, highest, threshold
+
+
+def _lacks_stamps(t: np.ndarray, step: float) -> bool:
+    at = np.round((t - t.min()) / step)
+    return len(np.unique(at)) < at.max() + 1
 
 
 def _pooled_power(y: list, frequencies: np.ndarray) -> np.ndarray:
@@ -265,47 +319,6 @@ def _pooled_power(y: list, frequencies: np.ndarray) -> np.ndarray:
     # Of one frequency SciPy gives a number.
     power = [np.concatenate([np.atleast_1d(lombscargle(t, values, block)) for block in blocks]) for t, values in y]
     return np.maximum(np.mean(power, axis=0), 1e-12)
-
-
-def _lumps(y: list, frequencies: np.ndarray, step: float) -> np.ndarray:
-    """By how much the expected periodogram of red noise at the outputs' stamps is above a smooth one, in logarithms.
-
-    Stamps that lack regularly repeat what is slow at other frequencies. Each output's red noise has its own
-    autocorrelations at one and at two steps: share decay^l at l steps, and 1 at none. With r_l pairs of stamps l steps
-    apart, the expectation is sum_l r_l share decay^l cos(2 pi f l step) / r_0. 0 where no stamp lacks.
-    """
-    expected = []
-    for t, values in y:
-        at = np.round((t - t.min()) / step).astype(int)
-        if at.max() >= MOST_STEPS or len(np.unique(at)) == at.max() + 1:
-            continue
-        decay, share = _redness(t, values, step)
-        size = 4 * (at.max() + 1)
-        window = np.bincount(at, minlength=size).astype(float)
-        pairs = np.fft.irfft(np.abs(np.fft.rfft(window)) ** 2, size)
-        lags = np.minimum(np.arange(size), size - np.arange(size))
-        covariance = np.where(lags == 0, 1.0, share * decay**lags)
-        spectrum = np.fft.rfft(pairs * covariance).real / pairs[0]
-        expected.append(np.interp(frequencies, np.fft.rfftfreq(size, step), spectrum))
-    if not expected:
-        return np.zeros(len(frequencies))
-    mean = np.maximum(np.mean(expected, 0), 1e-12)
-    smooth = _smooth_spectrum(frequencies, mean)(frequencies) - 0.577  # it has no chance in it
-    return np.maximum(np.log(mean) - smooth, 0.0)
-
-
-def _redness(t: np.ndarray, values: np.ndarray, step: float) -> tuple[float, float]:
-    """Decay per step and share of red noise with the values' autocorrelations at one and two steps."""
-    found = []
-    for lag in (1, 2):
-        near = np.abs((t[lag:] - t[:-lag]) - lag * step) < 0.1 * step
-        pair = values[lag:][near], values[:-lag][near]
-        found.append(np.corrcoef(*pair)[0, 1] if near.sum() > 10 and all(part.std() > 0 for part in pair) else 0.0)
-    first, second = found
-    if first <= 0.05 or second <= 0:
-        return 0.0, 0.0
-    decay = min(second / first, 0.999)
-    return float(decay), float(min(first / decay, 1.0))
 
 
 def _smooth_spectrum(frequencies: np.ndarray, power: np.ndarray):

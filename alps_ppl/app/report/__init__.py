@@ -61,7 +61,7 @@ def _context(run: RunFolder) -> dict[str, Any]:
         num_times=notes.num_times(run),
         differences=run.summary.get("largest_differences"),
     )
-    found.notes.extend(notes.held_out_notes(run, found.engine))
+    found.notes.extend([*notes.held_out_notes(run, found.engine), *notes.spikes_note(run)])
     colours = sections.colours(table, found.engine)
     shown = [name for name, colour in colours.items() if colour != sections.GREY]
     tree = sections.thinned(run.trees[found.engine])

@@ -40,6 +40,17 @@ def held_out_notes(run: RunFolder, engine: str) -> list[Note]:
     return notes
 
 
+def spikes_note(run: RunFolder) -> list[Note]:
+    """That cells stood out of their neighbours, and what became of them."""
+    data = run.summary.get("data", {})
+    if not (number := data.get("spikes", 0)):
+        return []
+    text = f"{number} cell{' stands' if number == 1 else 's stand'} far out of the neighbours (outliers.csv)"
+    if data.get("spikes_are_missing"):
+        return [Note("plain", f"{text} and {'was' if number == 1 else 'were'} taken for missing.")]
+    return [Note("caution", f"{text} and {'was' if number == 1 else 'were'} fitted: spikes widen all bands.")]
+
+
 def own_memory_note(shares: dict[str, Any]) -> list[Note]:
     """What outputs do for themselves, where the model has private memories."""
     own = [(name, row["own"]["share"]) for name, row in shares["rows"].items() if row["own"]]
