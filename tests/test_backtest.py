@@ -1,19 +1,24 @@
 """Rolling origins: windows by hand, no look ahead, one compilation, calibrated where the model is right, resumable."""
 
 import json
+import sys
+from types import ModuleType
 
 import jax
 import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from scipy.stats import norm
 from test_compilation import COMPILED
 
 import alps_ppl as alps
 from alps_ppl.app import backtest as module
+from alps_ppl.app import baselines
 from alps_ppl.app.backtest import windows
 
 SHORT = {"num_warmup": 60, "num_samples": 60, "num_chains": 2}
+ALONE = {"others": False, "progress_bar": False}
 
 
 def wave(num=120, seed=0, noise=0.3):
@@ -32,8 +37,9 @@ def model(data):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("backtest")
-    kept = {"folder": folder, "progress_bar": False}
-    return alps.backtest(wave(), model, "10d", origins=4, rng_key=jax.random.key(0), **kept, **SHORT), folder
+    return alps.backtest(
+        wave(), model, "10d", origins=4, rng_key=jax.random.key(0), folder=folder, **ALONE, **SHORT
+    ), folder
 
 
 def test_windows_end_where_the_next_begins():
@@ -93,7 +99,7 @@ def test_nothing_after_an_origin_is_seen(found):
     table.iloc[100:] = 1e3
     key = jax.random.key(0)
     before = len(COMPILED)
-    other = alps.backtest(table, model, "10d", origins=4, rng_key=key, progress_bar=False, **SHORT)
+    other = alps.backtest(table, model, "10d", origins=4, rng_key=key, **ALONE, **SHORT)
     assert len(COMPILED) == before  # and all fits are of one shape
     first = found[0].cells.origin.unique()[:2]
     columns = ["mean", "sd", "lower", "upper"]
@@ -109,7 +115,7 @@ def test_a_killed_run_goes_on(found, monkeypatch):
     fit = module.fit_gibbs
     monkeypatch.setattr(module, "fit_gibbs", lambda *args, **more: calls.append(1) or fit(*args, **more))
     key = jax.random.key(0)
-    again = alps.backtest(wave(), model, "10d", origins=4, rng_key=key, folder=folder, progress_bar=False, **SHORT)
+    again = alps.backtest(wave(), model, "10d", origins=4, rng_key=key, folder=folder, **ALONE, **SHORT)
     assert len(calls) == 2
     pd.testing.assert_frame_equal(again.cells, complete.cells)
     pd.testing.assert_frame_equal(again.gates, complete.gates)
@@ -117,9 +123,7 @@ def test_a_killed_run_goes_on(found, monkeypatch):
 
 def test_logarithms_come_back_in_units():
     table = np.exp(wave(noise=0.1) / 4)
-    found = alps.backtest(
-        table, model, "10d", origins=1, rng_key=jax.random.key(1), log=["a"], progress_bar=False, **SHORT
-    )
+    found = alps.backtest(table, model, "10d", origins=1, rng_key=jax.random.key(1), log=["a"], **ALONE, **SHORT)
     ours = found.cells[(found.cells.forecast == "alps_ppl") & (found.cells.output == "a")]
     assert np.sqrt(((ours["mean"] - ours.observed) ** 2).mean()) < 0.1 * ours.observed.mean()
 
@@ -131,7 +135,7 @@ def test_the_command(call, tmp_path):
     fixed = ["--latent", "wave = linear_periodic(12d)", "--paper-model", "--no-progress", "--out", out]
     short = [text for name, value in SHORT.items() for text in ("--set", f"GIBBS.{name}={value}")]
     assert call("fit", tmp_path / "wave.csv", *fixed, "--engine", "gibbs", *short)[0] == 0
-    arguments = ("backtest", tmp_path / "wave.csv", *fixed, "--horizon", "10d", "--origins", "2", *short)
+    arguments = ("backtest", tmp_path / "wave.csv", *fixed, "--horizon", "10d", "--origins", "2", "--no-others", *short)
     status, printed, error = call(*arguments)
     assert status == 0, error
     assert "alps_ppl" in printed
@@ -141,3 +145,32 @@ def test_the_command(call, tmp_path):
     status, _, error = call(*arguments, "--origins", "50")
     assert status == 2
     assert "origins: expected at most 11" in error
+
+
+def test_statsforecasts_models_see_one_output_at_a_time(monkeypatch):
+    """Where it is installed: what is missing is interpolated, the season is in rows, the rest is put in its place."""
+    seen = []
+
+    class Model:
+        def __init__(self, season_length):
+            self.season = season_length
+
+        def forecast(self, y, horizon, level):
+            seen.append((self.season, y))
+            mean = np.full(horizon, y[-1])
+            return {"mean": mean, "lo-90": mean - norm.isf(0.05), "hi-90": mean + norm.isf(0.05)}
+
+    models = ModuleType("statsforecast.models")
+    models.AutoARIMA = models.AutoETS = type("AutoARIMA", (Model,), {})
+    monkeypatch.setitem(sys.modules, "statsforecast", ModuleType("statsforecast"))
+    monkeypatch.setitem(sys.modules, "statsforecast.models", models)
+    monkeypatch.setattr(baselines, "find_spec", lambda name: True)
+    table = wave(60)
+    table.iloc[30, 0] = np.nan
+    data = alps.Data(table.index, table, held_out={"test": np.arange(60) >= 50})
+    ((name, (mean, sd)),) = baselines.other_forecasts(data, model(data)).items()
+    assert name == "AutoARIMA"
+    assert seen[0][0] == 9  # the shortest period that the model names
+    assert seen[0][1][30] == pytest.approx((seen[0][1][29] + seen[0][1][31]) / 2)
+    np.testing.assert_allclose(mean[50:], np.tile(data.standardised[49], (10, 1)))
+    np.testing.assert_allclose(sd[50:], 1.0)
