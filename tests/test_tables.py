@@ -458,3 +458,11 @@ def test_what_isnt_a_spike(tmp_path):
     table["storms"] = rng.normal(size=2000) * np.where(np.arange(2000) % 10 == 0, 50.0, 1.0)
     assert set(spikes(table).output) <= {"step"}
     assert len(spikes(table)) <= 4
+
+
+@pytest.mark.parametrize("stamps", [["2024M01", "2024M02", "2024M03"], ["202401", "202402", "202403"], ["1", "2", "3"]])
+def test_a_zone_for_times_without_offsets_is_refused(stamps, tmp_path):
+    """Months, and numbers, are on no clock."""
+    path = write(tmp_path, "date,u\n" + "".join(f"{stamp},{k}\n" for k, stamp in enumerate(stamps)))
+    with pytest.raises(ValueError, match="time_zone: column 'date' has no stamps with an offset"):
+        alps.read_table(path, time="date", time_zone="Europe/London")

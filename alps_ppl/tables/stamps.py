@@ -60,6 +60,8 @@ def read_stamps(
             return Stamps(wall, (numbers.notes[0].replace(", in UTC.", f", on the clock in {time_zone}."),))
         return numbers
     if (found := _of_periods(cells)) is not None:
+        if time_zone is not None:
+            raise ValueError(f"time_zone: column {name!r} has no stamps with an offset; leave it out")
         return found
     if (dates := _day_month_year(cells)) is not None:
         return _zoned(dates, cells, time_zone)
