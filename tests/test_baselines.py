@@ -28,6 +28,14 @@ def test_the_last_value_and_the_value_a_cycle_before():
     np.testing.assert_allclose(found["12 before"][1], 0.0, atol=0.13)
 
 
+def test_a_decoy_is_no_season():
+    data, _ = problem((T % 12)[:, None], T >= 48)
+    model = alps.ALPS(
+        {"wave": alps.linear_periodic(12.0), "decoy 9": alps.linear_periodic(9.0)}, ["a"], noise_variance=0.1
+    )
+    assert list(simple_forecasts(data, model)) == ["the last value", "12 before"]
+
+
 def test_cycles_further_ahead_look_back_as_many():
     y = np.sin(2 * np.pi * T / 12)[:, None]
     held_out = T >= 30

@@ -33,12 +33,21 @@ def simple_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarra
         return {}
     t, steps = data.inputs, np.diff(np.unique(data.inputs))
     found = {"the last value": _forecast(data, 0.0)}
-    known = [c for c, name in zip(model.covariances, model.copy_of, strict=True) if name not in model.unknown_scales]
-    periods = sorted({period for covariance in known if (period := period_of(covariance))})
+    periods = named_periods(model)
     usable = [p for p in periods if p >= FEWEST_STEPS * np.median(steps) and p <= np.ptp(t[data.train_rows]) / 2]
     for period in dict.fromkeys([*usable[:1], *usable[-1:]]):
         found[f"{period_name(period, data.input_unit)} before"] = _forecast(data, period)
     return found
+
+
+def named_periods(model: ALPS) -> list[float]:
+    """The known periods of the model's cycles, without those of decoys, which nobody suspects."""
+    named = {
+        name: period_of(covariance)
+        for name, covariance in zip(model.copy_of, model.covariances, strict=True)
+        if name not in model.unknown_scales and "decoy" not in name.lower()
+    }
+    return sorted({period for period in named.values() if period})
 
 
 def other_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarray, "time output"], np.ndarray]]:
@@ -53,8 +62,7 @@ def other_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarray
 
     rows = np.flatnonzero(data.train_rows)
     ahead = np.arange(rows[-1] + 1, len(data.inputs))
-    periods = [period for c in model.covariances if (period := period_of(c))]
-    season = round(min(periods, default=0) / np.median(np.diff(np.unique(data.inputs))))
+    season = round(min(named_periods(model), default=0) / np.median(np.diff(np.unique(data.inputs))))
     season = season if 2 <= season <= MOST_SEASON else 1
     found = {}
     for kind in (AutoARIMA, AutoETS):

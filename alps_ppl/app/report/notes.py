@@ -69,7 +69,8 @@ def scale_notes(tree: xr.DataTree, on: list[str], conversion: Conversion | None)
     notes = []
     for name, rows in table[table.process.isin(set(on) - alike)].groupby("process", sort=False):
         values = [_scale(row, conversion) for row in rows.itertuples()]
-        text = f"{name}: {rows.parameter.iloc[0]} {values[0]}"
+        parameter = {"time": "a shift of level after"}.get(rows.parameter.iloc[0], rows.parameter.iloc[0])
+        text = f"{name}: {parameter} {values[0]}"
         if len(values) > 1:
             each = [f"{value} with probability {p:.2f}" for value, p in zip(values, rows.probability, strict=True)]
             text = f"{name}: its {rows.parameter.iloc[0]} has {len(values)} candidates, {'; '.join(each)}"
