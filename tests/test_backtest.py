@@ -174,3 +174,45 @@ def test_statsforecasts_models_see_one_output_at_a_time(monkeypatch):
     assert seen[0][1][30] == pytest.approx((seen[0][1][29] + seen[0][1][31]) / 2)
     np.testing.assert_allclose(mean[50:], np.tile(data.standardised[49], (10, 1)))
     np.testing.assert_allclose(sd[50:], 1.0)
+
+
+def test_spikes_are_scored_and_not_fitted():
+    """A spike before the origin is missing in its fit; one after it is a cell like any other."""
+    table = wave()
+    table.iloc[50, 0] = table.iloc[115, 0] = 200.0
+    key = jax.random.key(0)
+    found = alps.backtest(table, model, "10d", origins=1, rng_key=key, drop_spikes=True, **ALONE, **SHORT)
+    ours = found.cells[found.cells.forecast == "alps_ppl"]
+    assert len(ours) == 20
+    assert ours.observed.max() == 200
+    assert ours["mean"].max() < 20
+    assert ours.sd.max() < 3
+
+
+def test_an_output_without_a_past_isnt_scored():
+    table = wave()
+    table.iloc[:110, 1] = np.nan
+    found = alps.backtest(table, model, "10d", origins=1, rng_key=jax.random.key(0), **ALONE, **SHORT)
+    assert set(found.cells.output) == {"a"}
+
+
+def test_kept_origins_are_of_the_same_logarithms(tmp_path):
+    table = np.exp(wave(noise=0.1) / 4)
+    options = {"origins": 1, "rng_key": jax.random.key(1), "folder": tmp_path, **ALONE, **SHORT}
+    with_log, without = (alps.backtest(table, model, "10d", log=log, **options) for log in ("a", []))
+    assert not np.allclose(with_log.cells["mean"], without.cells["mean"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((wave().to_numpy(), model, "10d"), "table: expected a pandas.DataFrame"),
+        ((wave(), "m", "10d"), "model: expected an alps_ppl.ALPS, or a function"),
+        ((wave(), model, "200d"), "horizon: expected a part of the table's 120 rows"),
+        ((wave(), model, "0d"), "horizon: expected a part of the table's 120 rows"),
+        ((wave(), model, "-3d"), "horizon"),
+    ],
+)
+def test_what_a_backtest_refuses(arguments, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        alps.backtest(*arguments, rng_key=jax.random.key(0), **ALONE)

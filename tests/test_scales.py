@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import reference
 import xarray as xr
@@ -18,6 +19,7 @@ from scipy.special import logsumexp
 from tinygp import kernels
 
 import alps_ppl as alps
+from alps_ppl.app.report.notes import interchangeable_notes
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs import features
 from alps_ppl.gibbs.gaussians import PrecisionNormal
@@ -398,3 +400,24 @@ def test_an_unknown_period_has_amplitudes_and_peaks():
     assert rows.loc[("wave", "y1")].amplitude == pytest.approx(1.0, abs=0.3)
     shift = rows.loc[("wave", "y2")].peak - rows.loc[("wave", "y1")].peak
     assert (shift - 2) % 11.3 == pytest.approx(0, abs=0.7) or (shift - 2) % 11.3 == pytest.approx(11.3, abs=0.7)
+
+
+def test_the_pages_sentence_on_processes_that_change_places(key):
+    """Two shifts of a known truth: their number and the time of the larger, as a date where there are dates."""
+    rng = np.random.default_rng(0)
+    t = np.arange(60.0)
+    y = np.where(t > 29.5, 2.0, 0.0)[:, None] * [1.0, -1.0] + 0.3 * rng.normal(size=(60, 2))
+    ranges = {name: {"at": (0.5, 58.5, 59)} for name in ("shift 1", "shift 2")}
+    model = alps.ALPS(dict.fromkeys(ranges, alps.step(20.0)), 2, noise_variance=0.1, covariance_ranges=ranges)
+    fit = alps.fit_gibbs(model, t, y, rng_key=key, num_warmup=50, num_samples=50, num_chains=2)
+    data = alps.Data(pd.date_range("2024-01-01", periods=60), y, outputs=["y1", "y2"])
+    (note,) = interchangeable_notes(alps.to_datatree(fit), data.conversion)
+    assert "Number 1 by size, time 2024-01-30" in note.text
+    (note,) = interchangeable_notes(alps.to_datatree(fit), None)
+    assert "time 29.5 (" in note.text
+
+
+def test_a_step_outside_of_the_times_is_refused(key):
+    model = alps.ALPS({"shift": alps.step(3.0)}, 1, noise_variance=0.3, covariance_ranges={"shift": {"at": (20, 50)}})
+    with pytest.raises(ValueError, match="expected a step's times within the fitted ones, from 0 to before 7"):
+        alps.fit_gibbs(model, np.arange(8.0), np.zeros((8, 1)), rng_key=key)

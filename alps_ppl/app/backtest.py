@@ -1,7 +1,7 @@
 """Rolling origins: what a model would have forecast from earlier ends of a table, and how its gates move."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from alps_ppl.results.inclusion import inclusion_table
 from alps_ppl.results.prediction import cdf, log_density, predictive, summarise
 from alps_ppl.tables.data import Data
 from alps_ppl.tables.dates import read_times
+from alps_ppl.tables.spikes import spikes, without_spikes
 from alps_ppl.tables.splitting import last_rows
 
 INTERVAL = 0.9
@@ -83,9 +84,10 @@ def backtest(
     rng_key: Array,
     origins: int = 8,
     time_unit: str | None = None,
-    log: list[str] | None = None,
+    log: Sequence[str] = (),
+    drop_spikes: bool = False,
     others: bool = True,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     progress_bar: bool = True,
     **settings: Any,
 ) -> Backtest:
@@ -110,6 +112,9 @@ def backtest(
         How many.
     time_unit, log
         As in ``split_table``.
+    drop_spikes
+        Whether cells that stand out of their neighbours, as far as an origin's fit sees them, are missing in it. All
+        that is observed is scored.
     others
         Whether to fit statsforecast's models where they are installed.
     folder
@@ -123,20 +128,29 @@ def backtest(
     """
     checks.whole_number("origins", origins)
     checks.prng_key(rng_key)
+    checks.instance("table", table, pd.DataFrame, "a pandas.DataFrame of outputs by time, as read_table gives it")
+    if not (isinstance(model, ALPS) or callable(model)):
+        raise TypeError(f"model: expected an alps_ppl.ALPS, or a function that makes one, got {checks.short(model)}")
+    log = [log] if isinstance(log, str) else list(log)
     table = table.sort_index(kind="stable")
+    table.attrs = {}  # pandas compares them, and those of read_table are tables themselves
     found = windows(table, horizon, origins, time_unit)
-    first = _data(table, found[0], log)
+    first = _data(table, found[0], log, drop_spikes)
     built = model if isinstance(model, ALPS) else model(first)
     checks.instance("model", built, ALPS, "an alps_ppl.ALPS, or a function that makes one")
-    kept = settings | {"others": others}
+    if list(built.outputs) != first.outputs:
+        raise ValueError(f"model: expected the table's outputs {first.outputs}, got {list(built.outputs)}")
+    kept = settings | {"others": others, "log": log, "drop_spikes": drop_spikes}
     identity = fingerprint(built, first.inputs, table.to_numpy(float), kept, rng_key, versions())
     parts = []
     for k, window in enumerate(tqdm(found, desc="Origins", disable=not progress_bar, unit="fit")):
-        path = None if folder is None else folder / f"origin_{k + 1}_of_{origins}.json"
+        path = None if folder is None else Path(folder) / f"origin_{k + 1}_of_{origins}.json"
         part = None if path is None else _kept(path, identity, window)
         if part is None:
             key = jax.random.fold_in(rng_key, k)
-            part = _one(table, window, built, key, log, others, settings)
+            data = _data(table, window, log, drop_spikes)
+            so_far = _data(table.iloc[: window.end], window, log, drop_spikes)
+            part = _one(data, so_far, window, built, key, others, settings)
             if path is not None:
                 _keep(path, identity, window, part)
         parts.append(part)
@@ -151,6 +165,11 @@ def windows(table: pd.DataFrame, horizon: str | float, origins: int, time_unit: 
         times = read_times(rest.index)
         test = last_rows("horizon", horizon, rest.index, times.values, times.unit or time_unit)
         train = len(rest) - int(test.sum())
+        if not found and (not test.any() or train < FEWEST_ROWS):
+            raise ValueError(
+                f"horizon: expected a part of the table's {len(table)} rows that leaves {FEWEST_ROWS} before it, got "
+                f"{horizon!r}, {int(test.sum())} rows"
+            )
         if train < FEWEST_ROWS or not test.any():
             raise ValueError(
                 f"origins: expected at most {len(found)} of a horizon of {horizon!r}, with {FEWEST_ROWS} rows before "
@@ -161,29 +180,25 @@ def windows(table: pd.DataFrame, horizon: str | float, origins: int, time_unit: 
     return found[::-1]
 
 
-def _data(table: pd.DataFrame, window: Window, log: list[str] | None) -> Data:
+def _data(table: pd.DataFrame, window: Window, log: list[str], drop_spikes: bool) -> Data:
+    if drop_spikes:
+        past = table.iloc[: window.train]
+        table = pd.concat([without_spikes(past, spikes(past)), table.iloc[window.train :]])
     row = np.arange(len(table))
     held_out = {"test": (row >= window.train) & (row < window.end), "later": row >= window.end}
-    return Data(table.index, table, held_out=held_out, log=log or [])
+    return Data(table.index, table, held_out=held_out, log=log)
 
 
 def _one(
-    table: pd.DataFrame,
-    window: Window,
-    model: ALPS,
-    rng_key: Array,
-    log: list[str] | None,
-    others: bool,
-    settings: dict[str, Any],
+    data: Data, so_far: Data, window: Window, model: ALPS, rng_key: Array, others: bool, settings: dict[str, Any]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Cells and gates of one origin."""
-    data, rows = _data(table, window, log), slice(window.train, window.end)
+    """Cells and gates of one origin; ``so_far`` are the rows up to what is forecast."""
+    rows = slice(window.train, window.end)
     y = np.where(data.train, data.standardised, np.nan)
     fit = fit_gibbs(model, data.inputs, y, rng_key=rng_key, progress_bar=False, **settings)
     observed, draws = data.standardised[rows], predictive(fit, data.inputs[rows])
     ours = summarise(draws, interval=INTERVAL), -log_density(draws, observed), cdf(draws, observed)
     found = {"alps_ppl": ours}
-    so_far = _data(table.iloc[: window.end], window, log)
     forecasts = simple_forecasts(so_far, model) | (other_forecasts(so_far, model) if others else {})
     for name, (mean, sd) in forecasts.items():
         mean, sd = mean[rows], sd[rows]
@@ -206,7 +221,7 @@ def _times(data: Data) -> np.ndarray:
 
 def _cells(data: Data, rows: slice, name: str, prediction: xr.Dataset, nlpd: Any, pit: Any) -> pd.DataFrame:
     """A row per observed cell of ``rows``, from a prediction of standardised outputs there."""
-    row, column = np.nonzero(~np.isnan(data.y[rows]))
+    row, column = np.nonzero(~np.isnan(data.y[rows]) & data.train.any(0))  # without a past there is no scale
     in_units = data.to_units(prediction)
     error = data.standardised[rows] - prediction["mean"].to_numpy()
     return pd.DataFrame(

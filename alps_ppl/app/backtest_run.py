@@ -1,6 +1,5 @@
 """What ``alps-ppl backtest`` does: compose the model from a file's first rows, backtest it, write and print."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from alps_ppl.app.backtest import INTERVAL, Backtest, backtest, windows
 from alps_ppl.app.compose import compose
 from alps_ppl.app.errors import BadInput
 from alps_ppl.app.report import write as write_report
-from alps_ppl.app.report.run_folder import BACKTEST
-
-FIGURES = ("backtest_gates", "backtest_calibration", "backtest_forecasts")
+from alps_ppl.app.report.run_folder import BACKTEST, BACKTEST_FIGURES
+from alps_ppl.tables.spikes import spikes, without_spikes
 
 
 def run_backtest(
@@ -28,6 +26,7 @@ def run_backtest(
     seed: int,
     progress: bool,
     fresh: bool,
+    drop_spikes: bool,
     **options: Any,
 ) -> None:
     """Backtest a file; ``options`` are ``compose``'s. Raises what that and ``backtest`` do, before any fit."""
@@ -35,16 +34,33 @@ def run_backtest(
 
     def first_rows(table: pd.DataFrame) -> pd.DataFrame:
         whole.append(table)
-        return table.iloc[: windows(table, horizon, origins, options.get("time_unit"))[0].train]
+        past = table.iloc[: windows(table, horizon, origins, options.get("time_unit"))[0].train]
+        past.attrs = table.attrs | {"spikes": spikes(past.iloc[:0])}  # each origin finds its own
+        return without_spikes(past, spikes(past)) if drop_spikes else past
 
     problem, notes = compose(file, cut=first_rows, **options)
     problem.check(["gibbs"])
     for note in notes:
         click.echo(note)
     (table,) = whole
+    positive = [name for name in problem.data.log if (table[name].dropna() > 0).all()]
+    if lost := [name for name in problem.data.log if name not in positive]:
+        if options.get("log", "none").strip().lower() != "auto":
+            raise ValueError(f"log: expected positive values in output {lost[0]!r}, whose logarithm is modelled")
+        click.echo(
+            f"No logarithm is taken of {', '.join(map(repr, lost))}: after the first origin not all is positive."
+        )
+        problem, _ = compose(
+            file, cut=lambda table: first_rows(table), **options | {"log": ",".join(positive) or "none"}
+        )
+    if drop_spikes and (number := len(spikes(table))):
+        click.echo(
+            f"{number} cell(s) stand far out of the neighbours: each fit takes those before its origin for missing; "
+            "all are scored."
+        )
     folder = out / "backtest"
     if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
+        _forget(folder)
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -58,6 +74,7 @@ def run_backtest(
         origins=origins,
         time_unit=options.get("time_unit"),
         log=problem.data.log,
+        drop_spikes=drop_spikes,
         others=others,
         folder=folder,
         progress_bar=progress,
@@ -69,7 +86,15 @@ def run_backtest(
         click.echo(f"Written to {out}, and to its page: {write_report(out)}")
     else:
         click.echo(f"Written to {out}")
-    shutil.rmtree(folder, ignore_errors=True)
+    _forget(folder)
+
+
+def _forget(folder: Path) -> None:
+    """Remove what origins left there."""
+    for path in folder.glob("origin_*_of_*.json"):
+        path.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _write(found: Backtest, out: Path) -> None:
@@ -88,7 +113,7 @@ def _write(found: Backtest, out: Path) -> None:
             plots.plot_calibration(found.cells),
             plots.plot_backtest_forecasts(found.cells),
         )
-        for name, axes in zip(FIGURES, drawn, strict=True):
+        for name, axes in zip(BACKTEST_FIGURES, drawn, strict=True):
             figure = np.ravel(axes)[0].figure
             figure.savefig(out / "figures" / f"{name}.png", dpi=130)
             plt.close(figure)

@@ -54,7 +54,7 @@ def cli():
     metavar="PROBABILITY",
     help="Also fit, into --out/pruned, a model without the latents below this probability, and say what was lost.",
 )
-@click.option("--fresh", is_flag=True, help="Start anew, whatever a killed run left in --out/checkpoints.")
+@click.option("--fresh", is_flag=True, help="Start anew, whatever a killed run left in --out.")
 @click.option(
     "--checkpoint-seconds",
     type=click.FloatRange(min=0),
@@ -186,8 +186,9 @@ def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options
 
     Covariances are sums and products of linear_periodic(period), periodic(period, lengthscale=1), rbf(lengthscale),
     matern12, matern32, matern52, rational_quadratic(lengthscale, alpha=1), linear(), white() and constant(variance),
-    with numbers as scale factors. Times are durations (30s, 10min, 24h, 4d, 2w, 1mo, 10y) or numbers in the file's own
-    unit.
+    with numbers as scale factors, or random_walk(), integrated_walk() and step(), a shift of level at a time to be
+    found. Times are durations (30s, 10min, 24h, 4d, 2w, 1mo, 10y) or numbers in the file's own unit. A range, as in
+    matern12(1h..4d), is a scale that isn't known, and "memory x 4 = ..." are four that can change places.
 
     A linear_periodic process has an amplitude and a phase in every output. Where noise is learnt, every output has a
     memory of its own, which only the Gibbs sampler fits; then --engine is gibbs. --paper-model has neither.

@@ -311,7 +311,8 @@ def _spikes_note(found: pd.DataFrame, reading: Mapping[str, Any]) -> list[str]:
     are = "1 cell stands" if len(found) == 1 else f"{len(found)} cells stand"
     if reading.get("drop_spikes"):
         return [
-            f"{are} out of the neighbours by more than eight robust sds, and so are taken for missing: {where}. "
+            f"{are} out of the neighbours by more than eight robust sds, and "
+            f"{'is' if len(found) == 1 else 'are'} taken for missing: {where}. "
             "--keep-spikes fits them, too."
         ]
     return [
@@ -327,10 +328,10 @@ def _notes(
     notes += [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
     flat = [name for i, name in enumerate(data.outputs) if len(set(data.y[data.train[:, i], i])) < 2]
     if data.log:
-        named_log = ", ".join(map(repr, data.log))
+        named_log = f"Output{'s' * (len(data.log) > 1)} {', '.join(map(repr, data.log))}"
         are = "is modelled by its logarithm" if len(data.log) == 1 else "are modelled by their logarithms"
         notes.append(
-            f"Output {named_log} {are}: swings are shares of the level; forecasts are in the file's units. --log none "
+            f"{named_log} {are}: swings are shares of the level; forecasts are in the file's units. --log none "
             "leaves it."
         )
     notes += [f"Column {name!r} has no two different values to fit: it says nothing on the processes." for name in flat]

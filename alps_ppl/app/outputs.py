@@ -11,7 +11,7 @@ import xarray as xr
 
 from alps_ppl.app import figures, scores
 from alps_ppl.app.problem import Fitted, Outcome
-from alps_ppl.app.report.run_folder import BACKTEST
+from alps_ppl.app.report.run_folder import BACKTEST, BACKTEST_FIGURES
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import compare_engines, largest_differences
 from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
@@ -27,7 +27,7 @@ FILES = (*TABLES, *SOME_TABLES, *BACKTEST, "summary.json", "posterior_svi.nc", "
 
 def clear(out: Path) -> None:
     """Remove what an earlier run wrote into the folder: what is there must be of one run."""
-    for name in (*FILES, *(f"figures/{figure}.png" for figure in figures.NAMES)):
+    for name in (*FILES, *(f"figures/{figure}.png" for figure in (*figures.NAMES, *BACKTEST_FIGURES))):
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / "pruned", ignore_errors=True)
 

@@ -298,7 +298,15 @@ def _check_scales(model: ALPS, inputs: Array) -> None:
     if inputs.dtype != jnp.float64:
         raise ValueError("covariance_ranges: an unknown scale needs 64-bit; call numpyro.enable_x64() first")
     for name, (path, grid) in model.unknown_scales.items():
-        if kind_of(model.covariances[model.copy_of.index(name)], path) != "period":
+        kind = kind_of(model.covariances[model.copy_of.index(name)], path)
+        if kind == "time":
+            first, last, at = inputs.min(), inputs.max(), np.asarray(grid.values)
+            if at.min() < first or at.max() >= last:
+                raise ValueError(
+                    f"covariance_ranges[{name!r}]: expected a step's times within the fitted ones, from {first:.10g} "
+                    f"to before {last:.10g}, got {at.min():.10g} to {at.max():.10g}"
+                )
+        if kind != "period":
             continue
         values = np.asarray(grid.values)
         low, high, span = values[0], values[-1], float(np.ptp(inputs))

@@ -98,7 +98,7 @@ class Step(kernels.Kernel):
 
 
 def random_walk(start: float, span: float) -> Covariance:
-    """A level that wanders and doesn't come back: k(t, t') = 1/2 + min(t - start, t' - start) / span.
+    """A level that wanders and doesn't come back: after the start k(t, t') = 1/2 + (min(t, t') - start) / span.
 
     Its variance is 1 on average over the ``span`` (in the inputs' unit) from ``start``: 1/2 of the level at the start,
     and of all that comes to it. Raises a ValueError unless both are finite and ``span`` is positive.
@@ -122,12 +122,19 @@ def step(at: float) -> Covariance:
     Where the time isn't known, give a range: ``ALPS(covariance_ranges={"shift": {"at": (low, high)}})``. Raises a
     ValueError unless ``at`` is finite.
     """
-    if not np.isfinite(at):
+    if not _is_finite(at):
         raise ValueError(f"step: expected a finite time, got {at!r}")
     return Step(float(at))
 
 
+def _is_finite(value: Any) -> bool:
+    try:
+        return bool(np.ndim(value) == 0 and np.isfinite(value))
+    except TypeError:  # no number at all
+        return False
+
+
 def _checked(name: str, start: float, span: float) -> tuple[float, float]:
-    if not (np.isfinite(start) and np.isfinite(span) and span > 0):
+    if not (_is_finite(start) and _is_finite(span) and span > 0):
         raise ValueError(f"{name}: expected a finite start and a positive, finite span, got {start!r}, {span!r}")
     return float(start), float(span)

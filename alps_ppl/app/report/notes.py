@@ -88,6 +88,8 @@ def _scale(row: Any, conversion: Conversion | None) -> str:
         low, median, high = times.strftime("%Y-%m-%d" if step == "days" else "%Y-%m-%d %H:%M")
         return f"{median} ({low} to {high})"
     unit = "" if step is None else f" {step.lower()}"
+    if row.parameter == "time":
+        return f"{row.median:.10g}{unit} ({row.lower:.10g} to {row.upper:.10g})"
     return f"{row.median:.4g}{unit} ({row.lower:.4g} to {row.upper:.4g})"
 
 
@@ -107,8 +109,8 @@ def interchangeable_notes(tree: xr.DataTree, conversion: Conversion | None) -> l
         text = f"Of the interchangeable processes {names[0]} to {names[-1]} are on: {', '.join(numbers)}. "
         for rank in at_least.index[at_least >= ON]:
             here = rows[rows["rank"] == rank].sort_values("share", ascending=False)
-            first = here.iloc[0]
-            of = "" if np.isnan(first["median"]) else f", {first.parameter} {_scale(first, conversion)}"
+            first: Any = next(here.itertuples())
+            of = "" if np.isnan(first.median) else f", {first.parameter} {_scale(first, conversion)}"
             carried = ", ".join(f"{row.output} {percent(row.share)}" for row in here.head(4).itertuples())
             text += f"Number {rank} by size{of}: of the variance of {carried}{', …' * (len(here) > 4)}. "
         notes.append(Note("plain" if exactly.max() >= ON else "caution", text.strip()))

@@ -21,6 +21,8 @@ TEXT = dict.fromkeys(("output", "split", "engine", "unit", "date"), str)
 # What ``alps-ppl backtest`` writes: scores, gates, cells.
 BACKTEST = ("backtest_scores.csv", "backtest_gates.csv", "backtest_cells.csv")
 
+BACKTEST_FIGURES = ("backtest_gates", "backtest_calibration", "backtest_forecasts")
+
 
 class RunFolder(NamedTuple):
     """What a run found. ``name``: the model file's, or the folder's where that file is one of ``alps-ppl fit``.
