@@ -35,7 +35,7 @@ def stamps(kind: str, years: float) -> pd.DatetimeIndex:
     hours = pd.date_range("2024-03-04", periods=24 * (60 if kind == "hours of trade" else 30), freq="h")
     first, last = (9, 16) if kind == "hours of trade" else (6, 19)
     kept = hours[(hours.hour >= first) & (hours.hour <= last)]
-    return kept[kept.dayofweek < 5] if kind == "hours of trade" else kept
+    return kept[kept.day_of_week < 5] if kind == "hours of trade" else kept
 
 
 def table(seed: int) -> tuple[pd.DataFrame, str, float | None]:
