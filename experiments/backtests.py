@@ -16,10 +16,11 @@ import pandas as pd
 from scipy.stats import norm
 
 import alps_ppl as alps
-from alps_ppl.app.backtest import INTERVAL, Backtest, Window, windows
+from alps_ppl.app.backtest import Window
+from alps_ppl.app.backtest_run import first_problem
 from alps_ppl.app.cli import fit
-from alps_ppl.app.compose import compose
 from alps_ppl.app.problem import Problem
+from alps_ppl.results.backtests import INTERVAL, Backtest, by_origin
 from experiments import store
 from experiments.baselines import seasonal_gp
 from experiments.own_data import DATA, TABLES
@@ -31,26 +32,15 @@ ORIGINS = 8
 LENGTHS = {"num_warmup": 200, "num_samples": 200, "num_chains": 2}
 
 
-def first_problem(name: str, model: str) -> tuple[pd.DataFrame, list[Window], Problem, str | None]:
-    """The whole table, its windows, and the problem of what is before the first origin; the times' unit."""
+def first(name: str, model: str) -> tuple[pd.DataFrame, list[Window], Problem]:
+    """The whole table, its windows, and the problem of what is before the first origin."""
     parsed = fit.make_context("fit", [str(DATA / TABLES[name].file), *shlex.split(TABLES[name].options), "--out", "."])
     options = {key: value for key, value in parsed.params.items() if key in COMPOSED and value is not None}
-    columns = options.pop("outputs", None)
-    whole: list[pd.DataFrame] = []
-
-    def cut(table: pd.DataFrame) -> pd.DataFrame:
-        whole.append(table)
-        return table.iloc[: windows(table, HORIZONS[name], ORIGINS, options.get("time_unit"))[0].train]
-
-    problem, _ = compose(
-        DATA / TABLES[name].file,
-        outputs=None if columns is None else columns.split(","),
-        paper_model=model == "paper",
-        cut=cut,
-        **options,
-    )
-    unit = options.get("time_unit")
-    return whole[0], windows(whole[0], HORIZONS[name], ORIGINS, unit), problem, unit
+    if columns := options.pop("outputs", None):
+        options["outputs"] = columns.split(",")
+    options |= {"horizon": HORIZONS[name], "origins": ORIGINS, "drop_spikes": False}
+    table, found, problem, _ = first_problem(DATA / TABLES[name].file, paper_model=model == "paper", **options)
+    return table, found, problem
 
 
 COMPOSED = ("time", "outputs", "latents", "num_decoys", "time_unit", "log")
@@ -58,14 +48,14 @@ COMPOSED = ("time", "outputs", "latents", "num_decoys", "time_unit", "log")
 
 def row(name: str, model: str, seed: int) -> dict:
     """Scores of all forecasts, gates by origin, and seconds."""
-    table, found, problem, unit = first_problem(name, model)
+    table, found, problem = first(name, model)
     begin = time.perf_counter()
     backtest = alps.backtest(
         table,
         problem.model,
         HORIZONS[name],
         origins=ORIGINS,
-        time_unit=unit,
+        time_unit="years" if "--time-unit years" in TABLES[name].options else None,
         log=problem.data.log,
         rng_key=jax.random.key(seed),
         others=model == "default",
@@ -78,10 +68,9 @@ def row(name: str, model: str, seed: int) -> dict:
         gp = [_gp(table, window, TABLES[name].season, problem.data.log) for window in found]
         cells = pd.concat([cells, *gp], ignore_index=True)
     scores = Backtest(cells, backtest.gates).scores
-    gates = backtest.gates.pivot_table(index="process", columns="origin", values="probability", sort=False)
     return {
         "scores": scores.round(4).to_dict("index"),
-        "gates": {process: values.round(3).tolist() for process, values in gates.iterrows()},
+        "gates": {process: values.round(3).tolist() for process, values in by_origin(backtest.gates).iterrows()},
         "log": problem.data.log,
         "max_r_hat": float(backtest.gates.r_hat.max()),
         "seconds": round(seconds, 1),

@@ -14,11 +14,12 @@ from scipy.stats import norm
 from tqdm.auto import tqdm
 
 from alps_ppl import checks
-from alps_ppl.app.baselines import other_forecasts, simple_forecasts
+from alps_ppl.app.baselines import as_prediction, other_forecasts, simple_forecasts
 from alps_ppl.app.run import fingerprint, versions
 from alps_ppl.checkpoints import replacing
 from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.model.alps import ALPS
+from alps_ppl.results.backtests import INTERVAL, OURS, Backtest
 from alps_ppl.results.inclusion import inclusion_table
 from alps_ppl.results.prediction import cdf, log_density, predictive, summarise
 from alps_ppl.tables.data import Data
@@ -26,7 +27,6 @@ from alps_ppl.tables.dates import read_times
 from alps_ppl.tables.spikes import spikes, without_spikes
 from alps_ppl.tables.splitting import last_rows
 
-INTERVAL = 0.9
 # Fewer rows before the first origin say nothing.
 FEWEST_ROWS = 10
 Model = ALPS | Callable[[Data], ALPS]
@@ -37,43 +37,6 @@ class Window(NamedTuple):
 
     train: int
     end: int
-
-
-class Backtest(NamedTuple):
-    """What ``backtest`` found.
-
-    ``cells``: a row per origin, forecast and observed cell after it: ``origin`` is the last time that the fit saw,
-    ``time``, ``output``, ``observed``, ``mean``, ``sd``, ``lower`` and ``upper`` (90 %) are in the table's units;
-    ``error`` and ``nlpd`` in training sds, ``pit`` is the probability that the forecast gave to values up to the
-    observed one. ``gates``: a row per origin and process, with its ``probability`` and ``r_hat``.
-    """
-
-    cells: pd.DataFrame
-    gates: pd.DataFrame
-
-    @property
-    def scores(self) -> pd.DataFrame:
-        """A row per forecast, the best first: rmse and nlpd (training sds), and what part its 50 and 90 % bands hold.
-
-        ``lowest`` and ``highest`` are the smallest and the largest part that the 90 % band holds at one origin.
-        """
-        cells = self.cells.assign(
-            half=(self.cells.pit - 0.5).abs() < 0.25, inside=(self.cells.pit - 0.5).abs() < INTERVAL / 2
-        )
-        by = cells.groupby("forecast", sort=False)
-        of_origin = cells.groupby(["forecast", "origin"], sort=False).inside.mean().groupby("forecast", sort=False)
-        table = pd.DataFrame(
-            {
-                "rmse": np.sqrt(by.error.apply(lambda error: (error**2).mean())),
-                "nlpd": by.nlpd.mean(),
-                "in 50 %": by.half.mean(),
-                "in 90 %": by.inside.mean(),
-                "lowest": of_origin.min(),
-                "highest": of_origin.max(),
-                "cells": by.size(),
-            }
-        )
-        return table.sort_values("rmse")
 
 
 def backtest(
@@ -198,13 +161,11 @@ def _one(
     fit = fit_gibbs(model, data.inputs, y, rng_key=rng_key, progress_bar=False, **settings)
     observed, draws = data.standardised[rows], predictive(fit, data.inputs[rows])
     ours = summarise(draws, interval=INTERVAL), -log_density(draws, observed), cdf(draws, observed)
-    found = {"alps_ppl": ours}
+    found = {OURS: ours}
     forecasts = simple_forecasts(so_far, model) | (other_forecasts(so_far, model) if others else {})
     for name, (mean, sd) in forecasts.items():
         mean, sd = mean[rows], sd[rows]
-        half = norm.isf((1 - INTERVAL) / 2) * sd
-        band = {"mean": mean, "sd": sd, "lower": mean - half, "upper": mean + half}
-        prediction = xr.Dataset({k: (("time", "output"), v) for k, v in band.items()}, {"output": data.outputs})
+        prediction = as_prediction(data, mean, sd, INTERVAL)
         found[name] = prediction, -norm.logpdf(observed, mean, sd), norm.cdf(observed, mean, sd)
     frames = [_cells(data, rows, name, *forecast) for name, forecast in found.items()]
     of_gates = inclusion_table({"gibbs": fit})

@@ -8,11 +8,13 @@ import jax
 import numpy as np
 import pandas as pd
 
-from alps_ppl.app.backtest import INTERVAL, Backtest, backtest, windows
+from alps_ppl.app.backtest import Window, backtest, windows
 from alps_ppl.app.compose import compose
 from alps_ppl.app.errors import BadInput
+from alps_ppl.app.problem import Problem
 from alps_ppl.app.report import write as write_report
 from alps_ppl.app.report.run_folder import BACKTEST, BACKTEST_FIGURES
+from alps_ppl.results.backtests import INTERVAL, Backtest, by_origin
 from alps_ppl.tables.spikes import spikes, without_spikes
 
 
@@ -30,19 +32,11 @@ def run_backtest(
     **options: Any,
 ) -> None:
     """Backtest a file; ``options`` are ``compose``'s. Raises what that and ``backtest`` do, before any fit."""
-    whole: list[pd.DataFrame] = []
-
-    def first_rows(table: pd.DataFrame) -> pd.DataFrame:
-        whole.append(table)
-        past = table.iloc[: windows(table, horizon, origins, options.get("time_unit"))[0].train]
-        past.attrs = table.attrs | {"spikes": spikes(past.iloc[:0])}  # each origin finds its own
-        return without_spikes(past, spikes(past)) if drop_spikes else past
-
-    problem, notes = compose(file, cut=first_rows, **options)
+    rolling: dict[str, Any] = {"horizon": horizon, "origins": origins, "drop_spikes": drop_spikes}
+    table, _, problem, notes = first_problem(file, **rolling, **options)
     problem.check(["gibbs"])
     for note in notes:
         click.echo(note)
-    (table,) = whole
     positive = [name for name in problem.data.log if (table[name].dropna() > 0).all()]
     if lost := [name for name in problem.data.log if name not in positive]:
         if options.get("log", "none").strip().lower() != "auto":
@@ -50,9 +44,7 @@ def run_backtest(
         click.echo(
             f"No logarithm is taken of {', '.join(map(repr, lost))}: after the first origin not all is positive."
         )
-        problem, _ = compose(
-            file, cut=lambda table: first_rows(table), **options | {"log": ",".join(positive) or "none"}
-        )
+        _, _, problem, _ = first_problem(file, **rolling, **options | {"log": ",".join(positive) or "none"})
     if drop_spikes and (number := len(spikes(table))):
         click.echo(
             f"{number} cell(s) stand far out of the neighbours: each fit takes those before its origin for missing; "
@@ -87,6 +79,24 @@ def run_backtest(
     else:
         click.echo(f"Written to {out}")
     _forget(folder)
+
+
+def first_problem(
+    file: Path, *, horizon: str, origins: int, drop_spikes: bool, **options: Any
+) -> tuple[pd.DataFrame, list[Window], Problem, list[str]]:
+    """The whole table, its windows, and the problem of what is before the first origin, with ``compose``'s notes."""
+    whole: list[pd.DataFrame] = []
+    found: list[Window] = []
+
+    def past(table: pd.DataFrame) -> pd.DataFrame:
+        whole.append(table)
+        found.extend(windows(table, horizon, origins, options.get("time_unit")))
+        before = table.iloc[: found[0].train]
+        before.attrs = table.attrs | {"spikes": spikes(before.iloc[:0])}  # each origin finds its own
+        return without_spikes(before, spikes(before)) if drop_spikes else before
+
+    problem, notes = compose(file, cut=past, **options)
+    return whole[0], found, problem, notes
 
 
 def _forget(folder: Path) -> None:
@@ -125,9 +135,8 @@ def _print(found: Backtest) -> None:
     )
     click.echo(f"the 50 and the {INTERVAL:.0%} band, and the lowest and highest part in the latter at one origin:")
     click.echo(found.scores.to_string(float_format=lambda value: f"{value:.3f}"))
-    wide = found.gates.pivot_table(index="process", columns="origin", values="probability", sort=False)
     click.echo("\nThe probability of each process by origin, the last time that the fit saw:")
-    click.echo(wide.to_string(float_format=lambda value: f"{value:.2f}"))
+    click.echo(by_origin(found.gates).to_string(float_format=lambda value: f"{value:.2f}"))
     worst = found.gates.r_hat.max()
     if worst > 1.1:
         click.echo(f"At some origin chains disagree: the largest R-hat of a gate is {worst:.2f}.")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from jaxtyping import Float
 from scipy.stats import norm
 
@@ -12,6 +13,7 @@ from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import period_of
 from alps_ppl.tables.data import Data
 from alps_ppl.tables.durations import period_name
+from alps_ppl.tables.proposals import is_decoy
 
 # A cycle before is looked for within this part of it.
 NEAR = 0.05
@@ -40,12 +42,19 @@ def simple_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarra
     return found
 
 
+def as_prediction(data: Data, mean: np.ndarray, sd: np.ndarray, interval: float) -> xr.Dataset:
+    """A (mean, sd) of ``simple_forecasts`` with a normal's band, as ``predict`` gives them."""
+    half = norm.isf((1 - interval) / 2) * sd
+    values = {"mean": mean, "sd": sd, "lower": mean - half, "upper": mean + half}
+    return xr.Dataset({k: (("time", "output"), v) for k, v in values.items()}, {"output": data.outputs})
+
+
 def named_periods(model: ALPS) -> list[float]:
     """The known periods of the model's cycles, without those of decoys, which nobody suspects."""
     named = {
         name: period_of(covariance)
         for name, covariance in zip(model.copy_of, model.covariances, strict=True)
-        if name not in model.unknown_scales and "decoy" not in name.lower()
+        if name not in model.unknown_scales and not is_decoy(name)
     }
     return sorted({period for period in named.values() if period})
 

@@ -20,7 +20,7 @@ from alps_ppl.model.scales import MOST_POINTS, kind_of, num_points
 from alps_ppl.tables.data import Data
 from alps_ppl.tables.durations import duration, unit_name
 from alps_ppl.tables.grammar import Parsed, parse
-from alps_ppl.tables.growth import grows_with_level
+from alps_ppl.tables.growth import growing
 from alps_ppl.tables.proposals import Proposal, decoys, propose
 from alps_ppl.tables.reading import read_table
 from alps_ppl.tables.splitting import split_table
@@ -146,13 +146,7 @@ def compose(
 def _logarithms(log: str, data: Data) -> list[str]:
     """The outputs whose logarithm is modelled."""
     if log.strip().lower() == "auto":
-        grows = [
-            bool((data.y[~np.isnan(data.y[:, i]), i] > 0).all())
-            and data.inputs.ndim == 1
-            and grows_with_level(data.inputs, np.where(data.train[:, i], data.y[:, i], np.nan))
-            for i in range(len(data.outputs))
-        ]
-        return [name for name, chosen in zip(data.outputs, grows, strict=True) if chosen]
+        return growing(data)
     return [] if log.strip().lower() == "none" else [name.strip() for name in log.split(",")]
 
 

@@ -2,15 +2,12 @@
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from scipy.stats import norm
 
-from alps_ppl.app.baselines import simple_forecasts
+from alps_ppl.app.baselines import as_prediction, simple_forecasts
 from alps_ppl.app.errors import BadInput
 from alps_ppl.app.problem import Outcome, Problem
 from alps_ppl.tables.data import Data
-
-NAMES = ("mean", "sd", "lower", "upper")
 
 
 def of_fits(outcome: Outcome) -> pd.DataFrame:
@@ -44,7 +41,7 @@ def of_baselines(problem: Problem) -> list[pd.DataFrame]:
             raise BadInput(f"baselines(): {name!r}: expected (mean, sd), {data.y.shape} each: {error}") from error
         pairs[name] = _standardised(data, mean, sd)
     for name, (mean, sd) in pairs.items():
-        in_units = data.to_units(_prediction(data, mean, sd))["mean"].to_numpy()
+        in_units = data.to_units(as_prediction(data, mean, sd, 0.9))["mean"].to_numpy()
         frames.append(of_cells(data, name, mean, norm.logpdf(data.standardised, mean, sd), in_units))
     return frames
 
@@ -56,12 +53,6 @@ def _standardised(data: Data, mean: np.ndarray, sd: np.ndarray) -> tuple[np.ndar
     variance = np.log1p((sd / np.where(log, mean, 1.0)) ** 2)  # the log-normal's of this mean and sd
     mean = np.where(log, np.log(np.where(log, mean, 1.0)) - variance / 2, mean)
     return (mean - data.loc) / data.scale, np.where(log, np.sqrt(variance), sd) / data.scale
-
-
-def _prediction(data: Data, mean: np.ndarray, sd: np.ndarray) -> xr.Dataset:
-    """A mean and an sd as ``predict`` gives them."""
-    values = {name: (("time", "output"), array) for name, array in zip(NAMES, (mean, sd, mean, mean), strict=True)}
-    return xr.Dataset(values, {"output": data.outputs})
 
 
 def of_cells(

@@ -22,7 +22,7 @@ from alps_ppl.gibbs.statistics import Statistics, statistics
 from alps_ppl.gibbs.sweep import STARTS, ALPSGibbsState, first_state, sweep_chains
 from alps_ppl.gibbs.target import Plan, members
 from alps_ppl.model.alps import ALPS
-from alps_ppl.model.scales import LARGEST_DRIFT, MOST_POINTS, UnknownScale, kind_of, num_points
+from alps_ppl.model.scales import UnknownScale, check_grid
 
 # What a user may choose among; a sweep draws the latents, H and what is learnt in any case.
 CHOICE = tuple(name for name, move in MOVES.items() if not move.always)
@@ -293,30 +293,10 @@ def by_latents(model: ALPS) -> dict[tuple[int, ...], UnknownScale]:
 
 def _check_scales(model: ALPS, inputs: Array) -> None:
     """A ValueError for unknown scales that these inputs, or this precision, can't have."""
-    if not model.unknown_scales:
-        return
-    if inputs.dtype != jnp.float64:
+    if model.unknown_scales and inputs.dtype != jnp.float64:
         raise ValueError("covariance_ranges: an unknown scale needs 64-bit; call numpyro.enable_x64() first")
-    for name, (path, grid) in model.unknown_scales.items():
-        kind = kind_of(model.covariances[model.copy_of.index(name)], path)
-        if kind == "time":
-            first, last, at = inputs.min(), inputs.max(), np.asarray(grid.values)
-            if at.min() < first or at.max() >= last:
-                raise ValueError(
-                    f"covariance_ranges[{name!r}]: expected a step's times within the fitted ones, from {first:.10g} "
-                    f"to before {last:.10g}, got {at.min():.10g} to {at.max():.10g}"
-                )
-        if kind != "period":
-            continue
-        values = np.asarray(grid.values)
-        low, high, span = values[0], values[-1], float(np.ptp(inputs))
-        needed = num_points(low, high, span, "period")
-        if (1 / low - 1 / high) / (len(values) - 1) * span > LARGEST_DRIFT:
-            remedy = f"give (low, high, {needed})" if needed <= MOST_POINTS else "narrow the range"
-            raise ValueError(
-                f"covariance_ranges[{name!r}]: {len(values)} points from {low:g} to {high:g} are too few for a series "
-                f"of length {span:g}: from one to the next, a cycle drifts by over 1/{1 / LARGEST_DRIFT:g}; {remedy}"
-            )
+    for name, unknown in model.unknown_scales.items():
+        check_grid(name, model.covariances[model.copy_of.index(name)], unknown, inputs)
 
 
 def _equal_pairs(model: ALPS) -> tuple[tuple[int, int], ...]:

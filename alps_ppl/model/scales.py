@@ -78,6 +78,27 @@ def num_points(low: float, high: float, span: float, kind: Kind) -> int:
     return max(2, math.ceil((math.log(high) - math.log(low)) / math.log(RATIO)) + 1)
 
 
+def check_grid(latent: str, covariance: Covariance, unknown: UnknownScale, inputs: Float[Array, " time"]) -> None:
+    """A ValueError for a step's times outside of the inputs, and for periods too far apart for their span."""
+    name, kind = f"covariance_ranges[{latent!r}]", kind_of(covariance, unknown.path)
+    values = np.asarray(unknown.grid.values)
+    low, high = values[0], values[-1]
+    first, last = inputs.min(), inputs.max()
+    if kind == "time" and not (first <= low and high < last):
+        raise ValueError(
+            f"{name}: expected a step's times within the fitted ones, from {first:.10g} to before {last:.10g}, got "
+            f"{low:.10g} to {high:.10g}"
+        )
+    span = float(last - first)
+    if kind == "period" and (1 / low - 1 / high) / (len(values) - 1) * span > LARGEST_DRIFT:
+        needed = num_points(low, high, span, "period")
+        remedy = f"give (low, high, {needed})" if needed <= MOST_POINTS else "narrow the range"
+        raise ValueError(
+            f"{name}: {len(values)} points from {low:g} to {high:g} are too few for a series of length {span:g}: from "
+            f"one to the next, a cycle drifts by over 1/{1 / LARGEST_DRIFT:g}; {remedy}"
+        )
+
+
 def along(covariance: Covariance, unknown: UnknownScale) -> Covariance:
     """The covariances at all points, stacked leaf by leaf."""
     values = jnp.asarray(unknown.grid.values)

@@ -8,5 +8,6 @@
   them; ``spikes``: those that stand out; ``reading``: the series of a file, by time.
 - ``splitting``: a table's last stretch, held out; ``horizons``: the times ahead of its end.
 - ``growth``: outputs whose swings grow with their level.
-- ``proposals``: the processes that ``--latent auto`` proposes, and decoys.
+- ``proposals``: the processes that ``--latent auto`` proposes, and decoys; ``red_noise``: what a sine explains
+  beside it where stamps lack.
 """

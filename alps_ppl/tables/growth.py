@@ -3,6 +3,8 @@
 import numpy as np
 from jaxtyping import Float
 
+from alps_ppl.tables.data import Data
+
 # Blocks of neighbouring cells, and the fewest cells of one.
 FEWEST_BLOCKS, MOST_BLOCKS, FEWEST_CELLS = 5, 10, 8
 # Of log spread over log level: a slope of 1 is a share of the level, one of 0 swings that don't grow.
@@ -11,6 +13,19 @@ SLOPE, CORRELATION = 0.6, 0.85
 RATIO = 1.5
 # Of the log level with time: a summer whose days differ more than a winter's isn't growth.
 GROWS = 0.8
+
+
+def growing(data: Data) -> list[str]:
+    """The outputs whose training cells grow with their level, and all of whose cells are positive."""
+    if data.inputs.ndim > 1:
+        return []
+    training = np.where(data.train, data.y, np.nan)
+    positive = (np.isnan(data.y) | (data.y > 0)).all(0)
+    return [
+        name
+        for name, column, can in zip(data.outputs, training.T, positive, strict=True)
+        if can and grows_with_level(data.inputs, column)
+    ]
 
 
 def grows_with_level(t: Float[np.ndarray, " time"], y: Float[np.ndarray, " time"]) -> bool:

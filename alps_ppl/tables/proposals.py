@@ -115,6 +115,11 @@ def decoys(
     return [_periodic("decoy ", period, unit, why) for period in chosen]
 
 
+def is_decoy(name: str) -> bool:
+    """Whether a process is one that its user calls a decoy."""
+    return "decoy" in name.lower()
+
+
 def _periodic(prefix: str, period: float, unit: str | None, why: str) -> Proposal:
     return Proposal(prefix + period_name(period, unit), f"linear_periodic({duration_text(period, unit)})", why)
 
@@ -216,7 +221,7 @@ def _periods(t: np.ndarray, y: np.ndarray, unit: str | None) -> list[tuple[float
             found.append((period, f"{cycles}, but a sine of it is {share:.0%} of all that is slow"))
     while len(found) < MOST_PERIODS:
         taken = np.array([1 / p for p, _ in found])
-        frequency, height, threshold = _highest_peak(outputs, span, step, taken, known)
+        frequency, height, threshold = _highest_peak(outputs, span, step, taken, known, lacking)
         if height < threshold:
             break
         # A harmonic of a cycle of the calendar that is there may change its size, too.
@@ -261,13 +266,13 @@ def _share_of_slow(y: list, period: float) -> float:
 
 
 def _highest_peak(
-    y: list, span: float, step: float, taken: np.ndarray, known: Sequence[float]
+    y: list, span: float, step: float, taken: np.ndarray, known: Sequence[float], lacking: bool
 ) -> tuple[float, float, float]:
     """The frequency of the highest peak, its log height and the log of what is significant.
 
-    A peak's height is that over the smooth spectrum; where stamps lack, that over red noise at the same stamps. There
-    the periods ``known`` from the calendar, which are few, have a threshold of their own. Frequencies beside those
-    ``taken`` aren't looked at; a height of minus infinity where that leaves none.
+    A peak's height is that over the smooth spectrum; where stamps are ``lacking``, that over red noise at the same
+    stamps. There the periods ``known`` from the calendar, which are few, have a threshold of their own. Frequencies
+    beside those ``taken`` aren't looked at; a height of minus infinity where that leaves none.
     """
     num_independent = int(0.48 * span / step)  # at half a step a sine and a cosine are one
     cycles = np.arange(3, 3 * num_independent + 1) / 3
@@ -279,7 +284,6 @@ def _highest_peak(
     frequencies = (cycles / span)[allowed(cycles / span)]
     if not len(frequencies):
         return np.nan, -np.inf, 0.0
-    lacking = any(_lacks_stamps(t, step) for t, _ in y)
     if lacking:
         noises = [RedNoise(t, values, 1 / taken) for t, values in y]
 

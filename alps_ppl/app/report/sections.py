@@ -9,6 +9,7 @@ import xarray as xr
 
 from alps_ppl.app.report.run_folder import RunFolder
 from alps_ppl.app.report.verdict import NAMES
+from alps_ppl.results.backtests import by_origin
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import align_signs
 from alps_ppl.results.inclusion import (
@@ -158,10 +159,9 @@ def backtest(run: RunFolder) -> dict[str, Any] | None:
     if run.backtest is None:
         return None
     scores, gates, _ = run.backtest
-    wide = gates.pivot_table(index="process", columns="origin", values="probability", sort=False)
-    origins = [f"{origin:g}" if isinstance(origin, float) else str(origin) for origin in wide.columns]
+    wide = by_origin(gates)
     rows = [(str(name), row.tolist()) for name, row in wide.iterrows()]
-    return {"scores": scores.to_dict("records"), "origins": origins, "gates": rows}
+    return {"scores": scores.to_dict("records"), "origins": list(wide.columns), "gates": rows}
 
 
 def cycle_rows(tree: xr.DataTree, shown: list[str], conversion: Conversion | None) -> list[dict[str, Any]]:

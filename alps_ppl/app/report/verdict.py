@@ -14,6 +14,7 @@ from alps_ppl.results.inclusion import (
     status,
     worst_convergence,
 )
+from alps_ppl.tables.proposals import is_decoy
 
 LARGEST_ENGINE_DIFFERENCE = 0.1
 # Of the engines' predictions, in their sds.
@@ -214,7 +215,7 @@ def _engines_note(table: pd.DataFrame, engines: list[str], differences: Mapping[
 
 def _decoys(table: pd.DataFrame, engine: str) -> list[Note]:
     """A decoy is a latent that its user calls one: it can't be there, so what it explains is something else's."""
-    rows = table[(table.engine == engine) & (table.members == 1) & table.latent.str.contains("decoy", case=False)]
+    rows = table[(table.engine == engine) & (table.members == 1) & table.latent.map(is_decoy)]
     found = {"on": ("bad", "is on"), "undecided": ("caution", "is not ruled out")}
     meaning = "a decoy that comes on is a sign of a dictionary short of a process, or of too little noise."
     return [

@@ -5,15 +5,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from alps_ppl.results.backtests import OURS, by_origin
 from alps_ppl.results.plots.style import COLOURS
 
 MOST_OUTPUTS = 6
-OURS = "alps_ppl"
 
 
 def plot_backtest_gates(gates: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     """The probability of each process at each origin; ``gates`` are ``Backtest.gates``."""
-    wide = gates.pivot_table(index="process", columns="origin", values="probability", sort=False)
+    wide = by_origin(gates)
     if ax is None:
         _, ax = plt.subplots(figsize=(3 + 0.75 * wide.shape[1], 1.6 + 0.4 * len(wide)), layout="constrained")
     ax.imshow(wide, cmap="Blues", vmin=0, vmax=1, aspect="auto")
@@ -27,10 +27,10 @@ def plot_backtest_gates(gates: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
             fontsize=8,
             color="white" if probability > 0.6 else "black",
         )
-    labels = [f"{origin:g}" if isinstance(origin, float) else str(origin) for origin in wide.columns]
-    ax.set_xticks(range(len(labels)), labels, rotation=25, ha="right", rotation_mode="anchor")
+    ax.set_xticks(range(wide.shape[1]), wide.columns, rotation=25, ha="right", rotation_mode="anchor")
     ax.set_yticks(range(len(wide)), wide.index)
     ax.set_xlabel("last time that the fit saw")
+    ax.set_title("activation probability", loc="left", fontsize=9)
     return ax
 
 
@@ -53,7 +53,10 @@ def plot_calibration(cells: pd.DataFrame, *, num_bins: int = 10, ax: Axes | None
 
 
 def plot_backtest_forecasts(cells: pd.DataFrame, *, axes: np.ndarray | None = None) -> np.ndarray:
-    """Observed cells, forecasts and 90 % bands from every origin, of up to six outputs; ``cells`` as above."""
+    """Observed cells, forecasts and 90 % bands from every origin, of up to six outputs; ``cells`` as above.
+
+    A dotted line is at the first time of each forecast; the outputs are in the table's units.
+    """
     ours = cells[cells.forecast == OURS]
     outputs = list(dict.fromkeys(ours.output))[:MOST_OUTPUTS]
     if axes is None:
@@ -62,12 +65,14 @@ def plot_backtest_forecasts(cells: pd.DataFrame, *, axes: np.ndarray | None = No
     for ax, output in zip(axes, outputs, strict=False):
         for _, rows in ours[ours.output == output].groupby("origin", sort=False):
             time = _axis(rows.time)
-            ax.fill_between(time, rows.lower, rows.upper, color=COLOURS["gibbs"], alpha=0.2, lw=0)
-            ax.plot(time, rows["mean"], color=COLOURS["gibbs"], lw=1.3)
-            ax.plot(time, rows.observed, ".", color="black", ms=3)
+            ax.fill_between(time, rows.lower, rows.upper, color=COLOURS["gibbs"], alpha=0.2, lw=0, label="90 % band")
+            ax.plot(time, rows["mean"], color=COLOURS["gibbs"], lw=1.3, label="forecast")
+            ax.plot(time, rows.observed, ".", color="black", ms=3, label="observed")
             ax.axvline(time.iloc[0], color="grey", lw=0.5, ls=":")
         ax.set_title(output, loc="left", fontsize=9)
     axes[-1].set_xlabel("time")
+    once = dict(zip(*axes[0].get_legend_handles_labels()[::-1], strict=True))
+    axes[0].figure.legend(once.values(), once.keys(), loc="outside upper center", ncols=3, frameon=False)
     return axes
 
 
