@@ -19,7 +19,7 @@ from mistakes import MISTAKES, possible
 from scipy import stats
 from simulation import Simulation, choose, prior, prior_means, summaries
 
-from alps_ppl.gibbs import conditionals, handover
+from alps_ppl.gibbs import conditionals, handover, shears
 from alps_ppl.gibbs.kernel import CHOICE, SETS
 
 NUM_CHAINS = 1_000
@@ -99,17 +99,17 @@ def keeps_the_prior(moves, states, key, memory=False, unknown=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*(move for move in CHOICE if move != "hand_over"), "all"])
+@pytest.mark.parametrize("name", [*(move for move in CHOICE if move not in ("hand_over", "shear")), "all"])
 def test_sweeps_and_redrawn_data_keep_the_prior(name, key):
     """The exact means of all sites, f, the log likelihood and the gates' probabilities, in a chain over (sites, y)."""
     assert keeps_the_prior(SETS["all"] if name == "all" else SINGLE[name], False, key)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["marginal", "paper", "all"])
+@pytest.mark.parametrize("name", ["shear", "marginal", "paper", "all"])
 def test_so_do_latents_with_states(name, key):
     """The same where the two rough latents have Markov states and the third has features."""
-    assert keeps_the_prior(SETS[name], True, key)
+    assert keeps_the_prior(SETS.get(name, SINGLE.get(name)), True, key)
 
 
 @pytest.mark.slow
@@ -161,6 +161,19 @@ def test_a_mistake_with_private_memories_is_caught(module, name, mistake, moves,
     with mock.patch.object(module, name, mistake(getattr(module, name))):
         scores = z_scores(program.__wrapped__(memory=True)(key, moves), memory=True)
     print(mistake.__name__, *largest(scores))
+    assert largest(scores)[0] > bound(scores)
+
+
+def without_the_innovations(right):
+    return lambda transition, path: path
+
+
+@pytest.mark.slow
+def test_a_mistake_of_the_shear_is_caught(key):
+    """The conditional of e where the latent's covariance were white."""
+    with mock.patch.object(shears, "_innovations", without_the_innovations(shears._innovations)):
+        scores = z_scores(program.__wrapped__(states=True)(key, {"gate", "shear"}))
+    print(*largest(scores))
     assert largest(scores)[0] > bound(scores)
 
 

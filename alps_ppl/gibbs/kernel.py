@@ -18,6 +18,7 @@ from numpyro.util import is_prng_key
 from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, latent_features
 from alps_ppl.gibbs.moves import MOVES
+from alps_ppl.gibbs.shears import sheared
 from alps_ppl.gibbs.statistics import Statistics, statistics
 from alps_ppl.gibbs.sweep import STARTS, ALPSGibbsState, first_state, sweep_chains
 from alps_ppl.gibbs.target import Plan, members
@@ -29,8 +30,8 @@ CHOICE = tuple(name for name, move in MOVES.items() if not move.always)
 # A process of so many weights, a cycle, can't do a private memory's work.
 FEW_WEIGHTS = 4
 SETS = {
-    "marginal": ("hand_over", "marginal_gate", "exchange", "scale"),
-    "markov": ("hand_over", "marginal_gate", "marginal_swap", "exchange", "scale"),
+    "marginal": ("hand_over", "marginal_gate", "exchange", "shear", "scale"),
+    "markov": ("hand_over", "marginal_gate", "marginal_swap", "exchange", "shear", "scale"),
     "joint": ("hand_over", "gate_column", "gate_latent", "exchange", "scale"),
     "joint_swap": ("hand_over", "gate_column", "gate_latent", "marginal_swap", "exchange", "scale"),
     "collapsed": ("gate_column", "scale"),
@@ -143,7 +144,9 @@ class ALPSGibbs(MCMCKernel):
             moves = tuple(name for name in moves if name != "hand_over")
         if not self.model.unknown_scales:
             moves = tuple(name for name in moves if name != "unknown_scale")
-        self.plan = Plan(moves, layout, _equal_pairs(self.model), private_states, memories)
+        pairs = sheared(layout, self.features.observe) if self.features.space is not None else ()
+        moves = tuple(name for name in moves if name != "shear" or pairs)
+        self.plan = Plan(moves, layout, _equal_pairs(self.model), private_states, memories, pairs)
         self.stats = statistics(
             self.features,
             self.y,

@@ -21,6 +21,7 @@ from alps_ppl.gibbs.gaussians import PrecisionNormal
 from alps_ppl.gibbs.handover import hand_over
 from alps_ppl.gibbs.randomness import RandomNumbers, categorical, index
 from alps_ppl.gibbs.scales import unknown_scale
+from alps_ppl.gibbs.shears import shear
 from alps_ppl.gibbs.statistics import residual_statistics
 from alps_ppl.gibbs.target import Chain, Move, Target, log_prior
 
@@ -312,6 +313,7 @@ MOVES = {
     "mixing": Move(mixing, normal=lambda n: (n.outputs, n.latents), always=True),
     "noise": Move(noise, uniform=lambda n: (n.outputs,) if n.memory else (0,), always=True),
     "exchange": Move(exchange, uniform=lambda n: (len(n.plan.equal_pairs),)),
+    "shear": Move(shear, normal=lambda n: (len(n.plan.sheared),)),
     "scale": Move(scale, normal=lambda n: (n.latents,), uniform=lambda n: (n.latents,)),
     "inclusion_prob": Move(inclusion_prob, always=True),
 }

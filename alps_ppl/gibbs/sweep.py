@@ -19,7 +19,7 @@ from alps_ppl.model.alps import ALPS
 
 # The order of the random numbers in a sweep's one draw, on which the draws of a seed depend. The uniforms that accept
 # proposals are there in any case, and the first of them isn't used.
-NORMALS = ("latents", "mixing", "gate_column", "gate_latent", "marginal_walk", "scale", "hand_over")
+NORMALS = ("latents", "mixing", "gate_column", "gate_latent", "marginal_walk", "scale", "hand_over", "shear")
 UNIFORMS = (
     "gate",
     "gate_column",

@@ -19,6 +19,7 @@ class Plan(NamedTuple):
 
     ``equal_pairs``: gates that can change places. ``private_states``: how many states of private memories each time has
     besides the latents'. ``memories``: the gates whose latents could do a private memory's work.
+    ``sheared``: see ``shears.sheared``.
     """
 
     moves: tuple[str, ...]
@@ -26,6 +27,7 @@ class Plan(NamedTuple):
     equal_pairs: tuple[tuple[int, int], ...] = ()
     private_states: int = 0
     memories: tuple[int, ...] = ()
+    sheared: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_normals(self) -> int:
