@@ -99,10 +99,10 @@ def prior_of_H_only(right, on, model, H, b, logits):
     return right(model, H, b, jnp.where(on, 0, logits))
 
 
-def copies(right, on, target, chain, propose, orders, uniform):
+def copies(right, on, target, chain, propose, orders, uniform, *rest):
     # The later of the two latents stays where it is.
     orders = jnp.where(on, jnp.maximum(orders, jnp.arange(orders.shape[1])), orders)
-    return right(target, chain, propose, orders, uniform)
+    return right(target, chain, propose, orders, uniform, *rest)
 
 
 COLUMN = ("gate_column",)

@@ -327,6 +327,18 @@ def test_statistics_of_residuals(states):
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 
+@pytest.mark.parametrize("states", [False, True])
+def test_residuals_squares_of_one_output(states):
+    """All points of that output, and of the others the points that they are at."""
+    *_, stats_, _, _, here = sampled(states)
+    arguments = stats_, here["weights"], here["H"], here["b"]
+    whole = residual_statistics(*arguments).private.sum_squares
+    points = jnp.array([1, 2, 0])
+    part = residual_statistics(*arguments, (jnp.array(1), points)).private.sum_squares
+    np.testing.assert_allclose(part[:, 1], whole[:, 1], rtol=1e-12)
+    np.testing.assert_allclose(part[points, jnp.arange(3)], whole[points, jnp.arange(3)], rtol=1e-12)
+
+
 def test_one_column_of_times_is_times():
     """(time, 1) is (time,), as everywhere."""
     for one, other in zip(alps.private_memory(T), alps.private_memory(T[:, None]), strict=True):

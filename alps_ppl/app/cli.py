@@ -195,11 +195,10 @@ def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options
     """
     running = {option.name: options.pop(option.name) for option in OPTIONS_OF_RUN}
     has_memory = options["noise"] == "learnt" and not options["paper_model"]
-    if has_memory and click.get_current_context().get_parameter_source("engine") is ParameterSource.DEFAULT:
+    is_default = click.get_current_context().get_parameter_source("engine") is ParameterSource.DEFAULT
+    if has_memory and is_default and not options["learn"]:
         running["engine"] = "gibbs"
     engine, out = running["engine"], running["out"]
-    if options["learn"] and has_memory:
-        raise BadInput("--learn: SVI learns parameters, and fits no private memory; add --paper-model")
     if options["learn"] and "svi" not in _engines(engine):
         raise BadInput(f"--learn: only SVI learns parameters; expected --engine svi,gibbs or svi, got {engine!r}")
     if save_model_file is not None and save_model_file.suffix != ".py":

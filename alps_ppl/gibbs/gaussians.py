@@ -60,20 +60,21 @@ class PrecisionNormal(dist.Distribution):
 
 def eliminate(potential_s, diagonal, below, side) -> tuple[Array, Array, Array, Array]:
     """A block Cholesky factor of the states, ``tril`` and ``below``; ``side`` and ``potential_s`` whitened by it."""
+    dim = diagonal.shape[-1]
+    blocks = jnp.concatenate([diagonal, side, potential_s[..., None]], -1)
+    no_time = jnp.zeros_like(below[:1])
 
-    def step(before, blocks):
-        tril_before, rest_before = before
-        diagonal, below, rest = blocks
-        below = solve_triangular(tril_before, below.mT, lower=True).mT
-        tril = jnp.linalg.cholesky(diagonal - below @ below.mT)
-        rest = solve_triangular(tril, rest - below @ rest_before, lower=True)
-        return (tril, rest), (tril, below, rest)
+    def step(before, here):
+        block, below_after = here
+        block = block - before[:, :dim].T @ before
+        tril = jnp.linalg.cholesky(block[:, :dim])
+        whitened = solve_triangular(tril, jnp.concatenate([below_after.T, block[:, dim:]], 1), lower=True)
+        return whitened, (tril, whitened)
 
-    dim, r = side.shape[1:]
-    rest = jnp.concatenate([side, potential_s[..., None]], -1)
-    start = jnp.eye(dim, dtype=rest.dtype), jnp.zeros((dim, r + 1), rest.dtype)
-    _, (tril, below, rest) = jax.lax.scan(step, start, (diagonal, below, rest))
-    return tril, below, rest[..., :-1], rest[..., -1]
+    steps = blocks, jnp.concatenate([below[1:], no_time])
+    _, (tril, whitened) = jax.lax.scan(step, jnp.zeros_like(blocks[0]), steps)
+    below = jnp.concatenate([no_time, whitened[:-1, :, :dim].mT])
+    return tril, below, whitened[..., dim:-1], whitened[..., -1]
 
 
 def states_integral(tril: Float[Array, "time dim dim"], whitened: Float[Array, "time dim"]) -> Float[Array, ""]:

@@ -35,7 +35,7 @@ def hand_over(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     i = categorical(squares / squares.sum(), where)
     is_on = chain.b[j] == 1
 
-    stats = residual_statistics(target.at_scales(chain), chain.weights, chain.H, chain.b * ~mine)
+    stats = residual_statistics(target.at_scales(chain), chain.weights, chain.H, chain.b * ~mine, (i, chain.memory))
     private: Any = stats.private
     n = stats.num_observed
     own = c.memory_conditional(stats, model.noise_variance)

@@ -89,9 +89,12 @@ def _flips_beside_states(target: Target, chain: Chain, uniform: Array):
 def marginal_swap(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     """The gates and columns of H of two processes change places, all latents integrated out; which two is drawn.
 
-    Both have as many latents, one as a rule; see ``Target.swappable``.
+    Both have as many latents, one as a rule; see ``Target.swappable``. Where both gates are closed there is nothing to
+    swap, nor where both are open and ``shear`` mixes the two.
     """
-    orders = []
+    orders, mixed = [], np.zeros((len(chain.b), len(chain.b)), bool)
+    if "shear" in target.plan.moves:
+        mixed[tuple(np.array(target.plan.sheared).T)] = True
     uniforms = random.uniform["marginal_swap"]
     for group, number in zip(target.swappable, target.num_swaps, strict=True):
         size, (first, second) = len(group), uniforms[:, :number]
@@ -106,7 +109,13 @@ def marginal_swap(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
         return chain
     acceptance = random.acceptance["marginal_swap"]
     swap = jnp.concatenate(orders)
-    (H, b), *_ = _metropolis(target, chain, lambda H, b, order: (H[:, order], b[order]), swap, acceptance)
+
+    def is_idle(b, order):
+        moved = order != jnp.arange(len(order))
+        open_ = jnp.asarray(mixed)[jnp.arange(len(order)), order] & (b == 1)
+        return (~moved | (b[order] == b) & ((b == 0) | open_)).all()
+
+    (H, b), *_ = _metropolis(target, chain, lambda H, b, order: (H[:, order], b[order]), swap, acceptance, is_idle)
     return chain._replace(H=H, b=b)
 
 
@@ -123,10 +132,17 @@ def marginal_walk(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     return chain._replace(H=H, b=b)
 
 
-def _metropolis(target: Target, chain: Chain, propose: Callable, proposals: Array, uniform: Array):
+def _metropolis(
+    target: Target,
+    chain: Chain,
+    propose: Callable,
+    proposals: Array,
+    uniform: Array,
+    is_idle: Callable = lambda b, proposal: jnp.array(False),
+):
     """(H, b) after each of ``proposals`` in turn, as probable backwards as forwards, given sigma^2.
 
-    Also the log ratio of each, and b before it.
+    Also the log ratio of each, and b before it. An idle proposal is left out, and costs nothing.
     """
     stats = target.given(chain)
 
@@ -136,13 +152,14 @@ def _metropolis(target: Target, chain: Chain, propose: Callable, proposals: Arra
     def step(carry, proposal_and_uniform):
         (H, b), here = carry
         proposal, u = proposal_and_uniform
-        proposed = propose(H, b, proposal)
-        there = log_marginal(*proposed)
-        accept = jnp.log(u) < there - here
+        proposed, idle = propose(H, b, proposal), is_idle(b, proposal)
+        there = jax.lax.cond(idle, lambda: here, lambda: log_marginal(*proposed))
+        accept = ~idle & (jnp.log(u) < there - here)
         after = jax.tree.map(lambda new, old: jnp.where(accept, new, old), (proposed, there), ((H, b), here))
         return after, (there - here, b)
 
-    here = log_marginal(chain.H, chain.b)
+    none = jax.vmap(partial(is_idle, chain.b))(proposals).all()
+    here = jax.lax.cond(none, lambda: jnp.zeros((), chain.H.dtype), lambda: log_marginal(chain.H, chain.b))
     (after, _), (log_ratio, before) = jax.lax.scan(step, ((chain.H, chain.b), here), (proposals, uniform))
     return after, log_ratio, before
 

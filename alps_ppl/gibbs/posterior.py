@@ -16,10 +16,7 @@ from alps_ppl.gibbs.features import Features, assemble, latents_at
 from alps_ppl.gibbs.kernel import ALPSGibbs, by_latents
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.draws import LatentDraws, Samples
-from alps_ppl.model.memory import kalman
-
-# How many numbers the draws' filters may hold at a time.
-NUMBERS_AT_A_TIME = 2_000_000
+from alps_ppl.model.memory import own_memories
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,26 +153,10 @@ class GibbsFit:
 
 @partial(jax.jit, static_argnums=0)
 def _own_memories(layout, grid, basis, inputs, y, new_inputs, draws, rng_key):
-    """Mean and variance (new, draw, output) of the outputs' memories given each draw and y; with a key, paths."""
-    everywhere = jnp.concatenate([inputs, new_inputs])
-    order = jnp.argsort(everywhere)
-    new = jnp.argsort(order)[len(inputs) :]
-    observed = jnp.concatenate([~jnp.isnan(y), jnp.zeros((len(new_inputs), y.shape[1]), bool)])[order]
+    def f(draw):
+        return (latents_at(layout, basis, draw["weights"]).T * draw["b"]) @ draw["H"].T
 
-    def of_draw(draw, key):
-        f = (latents_at(layout, basis, draw["weights"]).T * draw["b"]) @ draw["H"].T
-        errors = jnp.nan_to_num(y - f) / jnp.sqrt(draw["s2"])
-        errors = jnp.concatenate([errors, jnp.zeros((len(new_inputs), y.shape[1]), y.dtype)])[order]
-        noise = None if rng_key is None else jax.random.normal(key, errors.shape, errors.dtype)
-        filter_ = kalman(grid.at(draw["memory"]), everywhere[order], observed, y.dtype)
-        mean, variance = filter_.smooth(errors, noise)
-        return jnp.sqrt(draw["s2"]) * mean[new], draw["s2"] * variance[new]
-
-    num_draws = len(draws["H"])
-    keys = jax.random.split(jax.random.key(0) if rng_key is None else rng_key, num_draws)
-    at_a_time = max(1, min(num_draws, NUMBERS_AT_A_TIME // (len(everywhere) * y.shape[1])))
-    found = jax.lax.map(lambda both: of_draw(*both), (draws, keys), batch_size=at_a_time)
-    return jax.tree.map(lambda part: jnp.swapaxes(part, 0, 1), found)
+    return own_memories(f, grid, inputs, y, new_inputs, draws, rng_key)
 
 
 def fit_of_draws(kernel: ALPSGibbs, draws: dict[str, Array]) -> GibbsFit:

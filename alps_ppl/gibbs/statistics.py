@@ -306,9 +306,17 @@ def weights_squares(stats: Statistics, weights: Float[Array, " weight"], num_lat
 
 
 def residual_statistics(
-    stats: Statistics, weights: Float[Array, " weight"], H: Float[Array, "output latent"], b: Float[Array, " latent"]
+    stats: Statistics,
+    weights: Float[Array, " weight"],
+    H: Float[Array, "output latent"],
+    b: Float[Array, " latent"],
+    alone: tuple[Int[Array, ""], Int[Array, " output"]] | None = None,
 ) -> Statistics:
-    """The statistics of the residuals y_i - f_i in the place of y_i, where there is a private memory."""
+    """The statistics of the residuals y_i - f_i in the place of y_i, where there is a private memory.
+
+    With ``alone``, an output and the points of all outputs, the private sums of squares may be NaN but for all points
+    of that output and these points of the others: each point of each output is a pass over the times.
+    """
     private: Any = stats.private
     w, states = stats.split(weights)
     gated = H * b
@@ -328,11 +336,24 @@ def residual_statistics(
     f = s.phi @ v.T + states @ s.observe.T @ gated.T
     errors = jnp.where(private.observed, private.y - f[private.row], 0.0)
     sums = jnp.zeros_like(s.sums).at[private.row].add(errors)
-    filter_ = kalman(private.memory.column, private.times, private.observed[:, None])
-    white = filter_.whiten(jnp.broadcast_to(errors[:, None], filter_.gain.shape))
+
+    def squares(memory, outputs):
+        filter_ = kalman(memory, private.times, private.observed[:, None, outputs])
+        return (filter_.whiten(jnp.broadcast_to(errors[:, None, outputs], filter_.gain.shape)) ** 2).sum(0)
+
+    everywhere = slice(None)
+    if alone is None:
+        sum_squares = squares(private.memory.column, everywhere)
+    else:
+        output, points = alone
+        sum_squares = jnp.full_like(private.sum_squares, jnp.nan)
+        sum_squares = sum_squares.at[points, jnp.arange(len(points))].set(
+            squares(private.memory.at(points), everywhere)[0]
+        )
+        sum_squares = sum_squares.at[:, output].set(squares(private.memory.column, output[None])[:, 0])
     return stats._replace(
         projection=sums.T @ s.phi,
         sum_squares=(errors**2).sum(0),
         states=s._replace(sums=sums),
-        private=private._replace(y=errors, sum_squares=(white**2).sum(0)),
+        private=private._replace(y=errors, sum_squares=sum_squares),
     )

@@ -10,7 +10,7 @@ from jax import random
 from jaxtyping import Array, Float, Int
 from numpyro.util import is_prng_key
 
-from alps_ppl.gibbs.layout import SIDE_BY_SIDE
+from alps_ppl.gibbs.layout import MOST_STATES, SIDE_BY_SIDE
 from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
 from alps_ppl.gibbs.statistics import Statistics, weights_squares
@@ -102,7 +102,9 @@ def sweep_chains(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsSta
     if is_prng_key(state.rng_key):
         return one(state)
     entries = len(state.rng_key) * plan.layout.largest_matrix**2
-    return jax.vmap(one)(state) if entries <= SIDE_BY_SIDE else jax.lax.map(one, state)
+    states = len(plan.layout.state_owner) + plan.private_states
+    side_by_side = entries <= SIDE_BY_SIDE and states <= MOST_STATES
+    return jax.vmap(one)(state) if side_by_side else jax.lax.map(one, state)
 
 
 def first_state(

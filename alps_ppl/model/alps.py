@@ -16,7 +16,7 @@ from tinygp.transforms import Subspace
 from alps_ppl import checks
 from alps_ppl.model import arguments
 from alps_ppl.model.covariances import Covariance, prior_variances
-from alps_ppl.model.memory import OutputNoise, PrivateMemory
+from alps_ppl.model.memory import OutputNoise, PrivateMemory, UnknownMemoryNoise
 from alps_ppl.model.processes import GaussianProcess
 from alps_ppl.model.scales import OnGrid, UnknownScale
 from alps_ppl.model.unknown import UnknownParameters
@@ -138,14 +138,26 @@ class ALPS(UnknownParameters):
         y
             (time, output), NaN for a missing cell; None draws it.
         relaxed
-            Whether the gates are RelaxedBernoulli.
+            Whether the gates are RelaxedBernoulli, and the point of a private memory is summed out.
         num_times
             Of how many times these are a minibatch: only ``y`` is scaled up.
         """
         return self.program(*self.check(inputs, y), relaxed=relaxed, num_times=num_times)
 
-    def program(self, inputs: Array, y: Array | None = None, *, relaxed: bool = False, num_times: int | None = None):
-        """Eq. 2: ``__call__``, with its parameters, but without the check."""
+    def program(
+        self,
+        inputs: Array,
+        y: Array | None = None,
+        *,
+        relaxed: bool = False,
+        num_times: int | None = None,
+        sum_out: bool | None = None,
+    ):
+        """Eq. 2: ``__call__``, with its parameters, but without the check.
+
+        ``sum_out`` is whether the points of private memories are summed out, None: where the program is relaxed.
+        """
+        sum_out = relaxed if sum_out is None else sum_out
         output = numpyro.plate("output", len(self.outputs))
         time = numpyro.plate("time", len(inputs), dim=-2)
 
@@ -177,7 +189,7 @@ class ALPS(UnknownParameters):
                 if self.learns_noise
                 else jnp.asarray(self.noise_variance, inputs.dtype)
             )
-            if self.private_memory is not None:
+            if self.private_memory is not None and not sum_out:
                 memory = numpyro.sample("memory", dist.Categorical(logits=self.private_memory.log_prior))
         if self.private_memory is not None:
             if num_times not in (None, len(inputs)):
@@ -185,7 +197,9 @@ class ALPS(UnknownParameters):
                     "num_times: with a private memory times aren't independent: a minibatch can't be scaled up"
                 )
             f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
-            own = OutputNoise(f, noise_variance, self.private_memory.at(memory), inputs, observed=y)
+            grid = self.private_memory
+            noise = (UnknownMemoryNoise, grid) if sum_out else (OutputNoise, grid.at(memory))
+            own = noise[0](f, noise_variance, noise[1], inputs, observed=y)
             return numpyro.sample("y", own, obs=None if y is None else jnp.nan_to_num(y))
         with time, output:
             f = numpyro.deterministic("f", (x.mT * b) @ H.mT)

@@ -5,13 +5,15 @@ memory of share rho and lengthscale l; rho = 0 is the paper's white noise. (rho,
 memory is Markov, so that a scalar Kalman filter whitens a series: all times are sorted in this module's functions.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 from numpyro.distributions import constraints
 
@@ -19,6 +21,8 @@ from alps_ppl import checks
 
 SHARES = (0.0, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
 NUM_LENGTHSCALES = 10
+# How many numbers the paths of some draws may have at a time.
+NUMBERS_AT_A_TIME = 2_000_000
 
 
 class PrivateMemory(NamedTuple):
@@ -206,3 +210,80 @@ class OutputNoise(dist.Distribution):
         sd = jnp.sqrt(self.own_variance) / jnp.where(seen, filter_.inverse_sd, 1.0)
         density = jnp.where(seen, -0.5 * (white**2 + jnp.log(2 * jnp.pi)) - jnp.log(sd), 0.0)
         return jnp.moveaxis(density, 0, -2)[..., jnp.argsort(order), :]
+
+
+class UnknownMemoryNoise(dist.Distribution):
+    """``OutputNoise`` with the point of each output's memory summed out; its arguments but ``memory``, all the grid.
+
+    log p(y_i) = log sum_g p(g) N(y_i; f_i, s_i^2 C_g).
+    """
+
+    support = constraints.independent(constraints.real, 2)
+    pytree_data_fields = ("f", "own_variance", "memory", "inputs", "observed")
+
+    def __init__(self, f, own_variance, memory: PrivateMemory, inputs, observed=None, *, validate_args=None):
+        self.f, self.own_variance, self.memory, self.inputs = f, own_variance, memory, inputs
+        self.observed = jnp.ones(f.shape, bool) if observed is None else ~jnp.isnan(observed)
+        super().__init__((), f.shape, validate_args=validate_args)
+
+    def log_points(self, value: Float[Array, "time output"]) -> Float[Array, "point output"]:
+        """Log p(g) N(y_i; f_i, s_i^2 C_g) of each point and output."""
+        order = jnp.argsort(self.inputs)
+        errors = jnp.where(self.observed, value - self.f, 0.0)[order] / jnp.sqrt(self.own_variance)
+        # The gains are the data's alone; nothing is learnt through them.
+        filter_ = kalman(self.memory.column, self.inputs[order], self.observed[order][:, None], self.f.dtype)
+        white = filter_.whiten(jnp.broadcast_to(errors[:, None], filter_.gain.shape))
+        count = self.observed.sum(0)
+        log_normal = 0.5 * (white**2).sum(0) + filter_.half_log_det
+        log_normal += 0.5 * count * jnp.log(2 * jnp.pi * self.own_variance)
+        return jnp.asarray(self.memory.log_prior, self.f.dtype)[:, None] - log_normal
+
+    def log_prob(self, value):
+        return logsumexp(self.log_points(value), axis=0).sum()
+
+    def sample(self, key, sample_shape=()):
+        keys = jax.random.split(key)
+        shape = (*sample_shape, self.event_shape[1])
+        point = jax.random.categorical(keys[0], jnp.asarray(self.memory.log_prior), shape=shape)
+
+        def one(key, point):
+            return OutputNoise(self.f, self.own_variance, self.memory.at(point), self.inputs).sample(key)
+
+        if not sample_shape:
+            return one(keys[1], point)
+        flat = jax.vmap(one)(jax.random.split(keys[1], math.prod(sample_shape)), point.reshape(-1, shape[-1]))
+        return flat.reshape(*sample_shape, *self.event_shape)
+
+
+def own_memories(
+    f_of: Callable[[dict[str, Array]], Float[Array, "time output"]],
+    grid: PrivateMemory,
+    inputs: Float[Array, " time"],
+    y: Float[Array, "time output"],
+    new_inputs: Float[Array, " new"],
+    draws: dict[str, Array],
+    rng_key: Array | None = None,
+) -> tuple[Float[Array, "new draw output"], Float[Array, "new draw output"]]:
+    """Mean and variance of the outputs' memories at new inputs given each draw and y; with a key, paths for means.
+
+    ``draws`` have the points ``memory`` and the own variances ``s2``, (draw, output) each, and what ``f_of``, a draw's
+    f at ``inputs``, takes.
+    """
+    everywhere = jnp.concatenate([inputs, new_inputs])
+    order = jnp.argsort(everywhere)
+    new = jnp.argsort(order)[len(inputs) :]
+    observed = jnp.concatenate([~jnp.isnan(y), jnp.zeros((len(new_inputs), y.shape[1]), bool)])[order]
+
+    def of_draw(draw, key):
+        errors = jnp.nan_to_num(y - f_of(draw)) / jnp.sqrt(draw["s2"])
+        errors = jnp.concatenate([errors, jnp.zeros((len(new_inputs), y.shape[1]), y.dtype)])[order]
+        noise = None if rng_key is None else jax.random.normal(key, errors.shape, errors.dtype)
+        filter_ = kalman(grid.at(draw["memory"]), everywhere[order], observed, y.dtype)
+        mean, variance = filter_.smooth(errors, noise)
+        return jnp.sqrt(draw["s2"]) * mean[new], draw["s2"] * variance[new]
+
+    num_draws = len(draws["memory"])
+    keys = jax.random.split(jax.random.key(0) if rng_key is None else rng_key, num_draws)
+    at_a_time = max(1, min(num_draws, NUMBERS_AT_A_TIME // (len(everywhere) * y.shape[1])))
+    found = jax.lax.map(lambda both: of_draw(*both), (draws, keys), batch_size=at_a_time)
+    return jax.tree.map(lambda part: jnp.swapaxes(part, 0, 1), found)

@@ -96,7 +96,8 @@ class SparseGaussianProcess(dist.Distribution):
     scale_tril_j^T: whitened, since K_zz is singular by construction for many covariances.
     Draws, ``mean``, ``variance`` and ``log_prob`` are those of the marginals
     N((A m)_t, K~_tt + (A S A^T)_tt), independently over t: all that the likelihood needs, because it
-    factorises over t. A draw is not a path.
+    factorises over t. A draw is not a path. With ``paths`` it is: A X^z with one X^z for all times, and
+    independently over t what X^z leaves open.
 
     Parameters
     ----------
@@ -108,10 +109,13 @@ class SparseGaussianProcess(dist.Distribution):
         (latent, inducing), whitened: the paper's m^z_j is L_j loc_j.
     scale_tril
         (latent, inducing, inducing), whitened: a factor of the paper's S^z_j is L_j scale_tril_j.
+    paths
+        Whether draws are paths.
     """
 
     support = constraints.independent(constraints.real, 2)
     pytree_data_fields = ("covariances", "inputs", "inducing_inputs", "loc", "scale_tril", "jitter")
+    pytree_aux_fields = ("paths",)
 
     def __init__(
         self,
@@ -122,30 +126,46 @@ class SparseGaussianProcess(dist.Distribution):
         scale_tril: Float[Array, "latent inducing inducing"],
         *,
         jitter: float | None = None,
+        paths: bool = False,
         validate_args: bool | None = None,
     ):
         self.covariances = tuple(covariances)
         self.inputs = inputs
+        self.paths = paths
         self.inducing_inputs = inducing_inputs
         self.loc = loc
         self.scale_tril = scale_tril
         self.jitter = jitter
         super().__init__((), (len(self.covariances), len(inputs)), validate_args=validate_args)
 
-    def marginals(self) -> tuple[Float[Array, "latent time"], Float[Array, "latent time"]]:
-        """App. B.2: d_t and the diagonal of S^x_t, the mean and the variance of every x_j(t)."""
+    def given_inducing(self) -> tuple[Float[Array, "latent inducing time"], Float[Array, "latent time"]]:
+        """x_j(t) given the whitened X^z_j = v: A^T of its mean A v, and the variance K~_tt that v leaves open."""
         L = _cholesky(grams(self.covariances, self.inducing_inputs, self.inducing_inputs), self.jitter)
         K_zc = grams(self.covariances, self.inducing_inputs, self.inputs)
         # L^-1 and a product, not a solve against K_zc: the gradient is then ell x ell solves and products.
         identity = jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)
         A_T = solve_triangular(L, identity, lower=True) @ K_zc  # (latent, inducing, time)
         residual = variances(self.covariances, self.inputs) - (A_T**2).sum(-2)
-        explained = ((self.scale_tril.mT @ A_T) ** 2).sum(-2)
         # Round-off can take the residual below zero; the floor keeps the square root's gradient finite.
-        floor = jnp.finfo(residual.dtype).eps
-        return (self.loc[:, None] @ A_T)[:, 0], jnp.clip(residual, floor) + explained
+        return A_T, jnp.clip(residual, jnp.finfo(residual.dtype).eps)
+
+    def marginals(self) -> tuple[Float[Array, "latent time"], Float[Array, "latent time"]]:
+        """App. B.2: d_t and the diagonal of S^x_t, the mean and the variance of every x_j(t)."""
+        A_T, residual = self.given_inducing()
+        explained = ((self.scale_tril.mT @ A_T) ** 2).sum(-2)
+        return (self.loc[:, None] @ A_T)[:, 0], residual + explained
+
+    def sample_inducing(self, key, sample_shape=()) -> Float[Array, "*draw latent inducing"]:
+        """Of the whitened X^z."""
+        noise = jax.random.normal(key, sample_shape + self.loc.shape, self.loc.dtype)
+        return self.loc + jnp.einsum("jkl,...jl->...jk", self.scale_tril, noise)
 
     def sample(self, key, sample_shape=()):
+        if self.paths:
+            (A_T, residual), keys = self.given_inducing(), jax.random.split(key)
+            open_ = jax.random.normal(keys[1], sample_shape + self.event_shape, residual.dtype)
+            path = jnp.einsum("jkt,...jk->...jt", A_T, self.sample_inducing(keys[0], sample_shape))
+            return path + jnp.sqrt(residual) * open_
         mean, variance = self.marginals()
         return mean + jnp.sqrt(variance) * jax.random.normal(key, sample_shape + self.event_shape, mean.dtype)
 

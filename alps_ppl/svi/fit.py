@@ -105,6 +105,8 @@ def fit_svi(
         optimizer=optimizer,
     )
     checks.prng_key(rng_key)
+    if model.private_memory is not None and batch_size is not None:
+        raise ValueError("batch_size: with a private memory times aren't independent; leave it out, which takes all")
     for warning in unresolved(model, inputs, num_inducing):
         checks.warn_caller(warning)
     program = compiled(jax.tree.structure(model), optimizer, num_particles, batch_size)
@@ -144,11 +146,6 @@ def fit_svi(
 
 def check_model(model: ALPS) -> None:
     """A ValueError for a model that SVI doesn't fit."""
-    if model.private_memory is not None:
-        raise ValueError(
-            "private_memory: SVI's family holds the times of a process apart, and so can't fit a memory; take "
-            "alps.fit_gibbs, or leave private_memory out (on the command line: --engine gibbs, or --paper-model)"
-        )
     for name, unknown in model.unknown_scales.items():
         if kind_of(model.covariances[model.copy_of.index(name)], unknown.path) == "time":
             raise ValueError(

@@ -91,6 +91,7 @@ class StructuredMeanField:
             scale[:, None] * params["x_loc"],
             scale[:, None, None] * params["x_scale_tril"],
             jitter=self.model.jitter,
+            paths=self.model.private_memory is not None,
         )
 
     def _sites(self, inputs, y, gate):

@@ -1,6 +1,7 @@
 """The steps of SVI (paper, App. B.6), compiled once for all models, data and seeds of one shape."""
 
 from collections.abc import Callable
+from copy import copy
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 from numpyro import handlers
 from numpyro.infer import SVI, TraceMeanField_ELBO
 from numpyro.infer.reparam import TransformReparam
@@ -19,6 +20,11 @@ from tqdm.auto import tqdm
 from alps_ppl.checkpoints import Checkpoint
 from alps_ppl.model.alps import ALPS
 from alps_ppl.svi.guide import StructuredMeanField
+
+# For the first of so many parts of the steps private memories are held at white noise.
+WHITE_PART = 5
+# The log of a prior probability that no likelihood outweighs.
+NEVER = -1e6
 
 Optimizer = optax.GradientTransformation | _NumPyroOptim
 
@@ -40,6 +46,20 @@ def relaxed_program(model: ALPS) -> Callable:
 def in_logit_space(program: Callable) -> Callable:
     """``program`` with its relaxed gates ``b`` sampled as logits ``b_base``; the Jacobian cancels in the ELBO."""
     return handlers.reparam(program, config={"b": TransformReparam()})
+
+
+def white_at_first(model: ALPS, is_first: Bool[Array, ""]) -> ALPS:
+    """The model, its private memories held at the grid's smallest share while ``is_first``.
+
+    Else an output's own memory would explain what the latents, which start at random, don't yet.
+    """
+    if model.private_memory is None:
+        return model
+    share, log_prior = jnp.asarray(model.private_memory.share), jnp.asarray(model.private_memory.log_prior)
+    held = jnp.where(share > share.min(), NEVER, log_prior)
+    white = copy(model)
+    white.private_memory = model.private_memory._replace(log_prior=jnp.where(is_first, held, log_prior))
+    return white
 
 
 def _program(model: ALPS, inducing_inputs, inputs, y, *, temperature, num_times=None):
@@ -99,7 +119,9 @@ def compiled(structure: Any, optimizer: Optimizer | float, num_particles: int, b
     def steps(state, losses, begin, end, temperatures, *arguments):
         def body(carry):
             n, state, losses = carry
-            state, loss = step(state, temperatures[n], *arguments)
+            model, *rest = arguments
+            model = white_at_first(model, n < len(temperatures) // WHITE_PART)
+            state, loss = step(state, temperatures[n], model, *rest)
             return n + 1, state, losses.at[n].set(loss)
 
         def go_on(carry):
