@@ -1,7 +1,6 @@
-"""New York's weather with copies, private memories and four shared memories, the noise learnt.
+"""New York's weather, ``models/nyc_weather.py``, by the Gibbs sampler over several seeds.
 
-``python -m experiments.new_york --seeds 5`` measures what ``docs/real_tables/new_york.json`` doesn't have yet. The
-dictionary is that of ``models/nyc_weather.py`` with two more memories.
+``python -m experiments.new_york --seeds 5`` measures what ``docs/real_tables/new_york.json`` doesn't have yet.
 """
 
 import time
@@ -10,8 +9,6 @@ import click
 import jax
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
-from tinygp import kernels
 
 import alps_ppl as alps
 from alps_ppl.app.scores import of_cells
@@ -20,21 +17,7 @@ from alps_ppl.results.trees import tree_of
 from experiments import store
 from models import nyc_weather
 
-MEMORIES = (200.0, 96.0, 24.0, 8.0)  # hours
 PATH = store.ROOT / "docs" / "real_tables" / "new_york.json"
-
-
-def model(data: alps.Data) -> alps.ALPS:
-    """Four cycles of two copies each, of which two are decoys; four shared memories; and one of each output's own."""
-    cycles = {name: alps.linear_periodic(period) for name, period in nyc_weather.PERIODS.items()}
-    memories = {f"memory {scale:g} h": kernels.Exp(scale=scale) for scale in MEMORIES}
-    return alps.ALPS(
-        cycles | memories,
-        data.outputs,
-        copies=dict.fromkeys(cycles, 2),
-        private_memory=alps.private_memory(data.train_inputs),
-        noise_variance=dist.InverseGamma(1.0, 0.2),
-    )
 
 
 def row(seed: int, **lengths: int) -> dict:
@@ -42,7 +25,9 @@ def row(seed: int, **lengths: int) -> dict:
     data = nyc_weather.data()
     begin = time.perf_counter()
     key = jax.random.key(seed)
-    fit = alps.fit_gibbs(model(data), data.train_inputs, data.train_y, rng_key=key, progress_bar=False, **lengths)
+    fit = alps.fit_gibbs(
+        nyc_weather.model(data), data.train_inputs, data.train_y, rng_key=key, progress_bar=False, **lengths
+    )
     seconds = time.perf_counter() - begin
     table = alps.inclusion_table(fit)
     prediction = alps.predict(fit, data.inputs)
@@ -66,9 +51,9 @@ def row(seed: int, **lengths: int) -> dict:
 
 @click.command()
 @click.option("--seeds", default=5, show_default=True, help="How many; the seeds are 0, 1, ...")
-@click.option("--num-warmup", default=300, show_default=True)
-@click.option("--num-samples", default=300, show_default=True)
-@click.option("--num-chains", default=2, show_default=True)
+@click.option("--num-warmup", default=nyc_weather.GIBBS["num_warmup"], show_default=True)
+@click.option("--num-samples", default=nyc_weather.GIBBS["num_samples"], show_default=True)
+@click.option("--num-chains", default=nyc_weather.GIBBS["num_chains"], show_default=True)
 def main(seeds: int, **lengths: int) -> None:
     """Measure what isn't kept yet, and print it."""
     numpyro.enable_x64()

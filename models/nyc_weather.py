@@ -4,25 +4,21 @@ The file (``models/data/README.md``) has 744 hours of temperature, dew point, hu
 EWR, JFK and LGA; 2.6 % of its cells are missing, and stay missing. Held out: the last 144 hours of everything
 ("test", a forecast) and one day of JFK's temperature in the middle ("gap").
 
-The latents on offer: a 24 h and a 12 h cycle, two decoys of 17 h and 31 h that no weather has, and a slow and a rough
-Matern-1/2 process of 96 h and 12 h. The slow one is a Matern on purpose. With an RBF of 96 h in its place the forecast
-is far off, since a smooth covariance says much about six days ahead, and the 31 h decoy comes on. A decoy that comes on
-is a sign that a latent is wrong or missing, not of a 31 h cycle.
+On offer are a 24 h and a 12 h cycle, and two decoys of 17 h and 31 h that no weather has, of two copies each, so that
+every series has its own amplitude and peak time. Four shared memories of 200, 96, 24 and 8 hours and two shared white
+noises are there for what the airports have together, and a memory of its own for what each series does alone. The noise is
+learnt. A dictionary short of memories gives their work to a decoy: with two, without series' own, and little noise, the
+31 h cycle comes on.
 
-Outputs are standardised by their training mean and sd, so that H has prior variance 1. The noise variance is fixed, at
-half of each output's variance. Two memories can't serve five kinds of series at three airports, and if what they leave
-over isn't noise, a decoy takes it: with a noise variance of .1 both decoys do (probability 1), with .3 the 31 h one
-(.95 to 1), with .4 the same one a little (.2), with .5 neither (.02 at most). Learnt noise is worse. One latent may
-then follow one kind of series, say pressure, to nearly no noise; this is a mode of its own, and the chains disagree
-about which kind it is (R-hat of the log joint 2.5).
-
-The Matern processes have full rank on 600 hours but a Markov form, so that a Gibbs sweep takes milliseconds.
+Outputs are standardised by their training mean and sd, so that H has prior variance 1. The memories have full rank on 600
+hours but a Markov form, so that a Gibbs sweep takes some 40 ms.
 """
 
 import warnings
 from pathlib import Path
 
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -34,7 +30,7 @@ import alps_ppl as alps
 FILE = Path(__file__).parent / "data" / "nyc_weather_2013_07.csv"
 UNITS = {"temp": "°F", "dewp": "°F", "humid": "%", "wind_speed": "mph", "pressure": "hPa"}
 PERIODS = {"24 h": 24.0, "12 h": 12.0, "17 h (decoy)": 17.0, "31 h (decoy)": 31.0}
-SLOW, ROUGH = 96.0, 12.0  # hours
+MEMORIES = (200.0, 96.0, 24.0, 8.0)  # hours
 FORECAST_HOURS = 144
 GAP_OUTPUT, GAP_HOURS = "temp_jfk", slice(288, 312)
 
@@ -55,20 +51,21 @@ def data() -> alps.Data:
 
 
 def model(data: alps.Data) -> alps.ALPS:
-    """Four cycles, of which two are decoys, and two Matern-1/2 processes."""
+    """Four cycles, of which two are decoys, four Matern-1/2 processes and two white ones; and each output's own memory."""
     cycles = {name: alps.linear_periodic(period) for name, period in PERIODS.items()}
-    memory = {"slow": kernels.Exp(scale=SLOW), "rough": kernels.Exp(scale=ROUGH)}
+    memories = {f"memory {scale:g} h": kernels.Exp(scale=scale) for scale in MEMORIES}
+    noises = {f"shared noise {n}": alps.white() for n in (1, 2)}
     return alps.ALPS(
-        cycles | memory,
+        cycles | memories | noises,
         data.outputs,
-        inclusion_prob=0.5,
-        mixing_variance=1.0,
-        noise_variance=0.5,
+        copies=dict.fromkeys(cycles, 2),
+        private_memory=alps.private_memory(data.train_inputs),
+        noise_variance=dist.InverseGamma(1.0, 0.2),
     )
 
 
-SVI = {"num_inducing": 60, "num_steps": 4_000, "learning_rate": 0.01, "num_restarts": 2}
-GIBBS = {"num_warmup": 500, "num_samples": 1_000, "num_chains": 4}
+SVI = {"num_inducing": 60, "num_steps": 4_000, "learning_rate": 0.01}
+GIBBS = {"num_warmup": 500, "num_samples": 700, "num_chains": 2}
 
 
 class Cosine(StationaryKernelMixin, Kernel):
@@ -101,9 +98,9 @@ def baselines(data: alps.Data) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def _gps(data: alps.Data) -> tuple[np.ndarray, np.ndarray]:
-    """Scikit-learn's GP for each output, with the model's covariances; variances and noise of highest likelihood."""
-    slow, rough = (Matern(scale, length_scale_bounds="fixed", nu=0.5) for scale in (SLOW, ROUGH))
-    shapes = [slow, *(Cosine(period) for period in PERIODS.values()), rough]
+    """Scikit-learn's GP for each output: the cycles and two memories; variances and noise of highest likelihood."""
+    memories = [Matern(scale, length_scale_bounds="fixed", nu=0.5) for scale in (96.0, 12.0)]
+    shapes = [*memories, *(Cosine(period) for period in PERIODS.values())]
     first, *others = (ConstantKernel(0.3, (1e-6, 1e2)) * shape for shape in shapes)
     covariance = sum(others, start=first) + WhiteKernel(0.1, (1e-4, 1e1))
     t = data.inputs[:, None]
