@@ -5,7 +5,10 @@ from importlib import import_module
 
 import click
 
-GROUPS = {"import": "importing", "svi": "svi", "gibbs": "gibbs", "weather": "weather", "large": "large", "cold": "cold"}
+GROUPS = {
+    "import": "importing",
+    **{name: name for name in ("svi", "gibbs", "schur", "weather", "large", "cold")},
+}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,7 +19,7 @@ GROUPS = {"import": "importing", "svi": "svi", "gibbs": "gibbs", "weather": "wea
     help="Also, in the gibbs group, the paper's sampler densely, NumPyro's own kernels and a horseshoe: minutes.",
 )
 def main(groups: tuple[str, ...], slow: bool):
-    """Time alps_ppl. GROUP is any of import, svi, gibbs, weather, large and cold; all of them if left out.
+    """Time alps_ppl. GROUP is any of import, svi, gibbs, schur, weather, large and cold; all of them if left out.
 
     Tables go to stdout, what is being measured goes to stderr. Run nothing else meanwhile: a second busy
     process slows Cholesky factors several times over unless OPENBLAS_NUM_THREADS=1.

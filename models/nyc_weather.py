@@ -4,14 +4,13 @@ The file (``models/data/README.md``) has 744 hours of temperature, dew point, hu
 EWR, JFK and LGA; 2.6 % of its cells are missing, and stay missing. Held out: the last 144 hours of everything
 ("test", a forecast) and one day of JFK's temperature in the middle ("gap").
 
-On offer are a 24 h and a 12 h cycle, and two decoys of 17 h and 31 h that no weather has, of two copies each, so that
-every series has its own amplitude and peak time. Four shared memories of 200, 96, 24 and 8 hours and two shared white
-noises are there for what the airports have together, and a memory of its own for what each series does alone. The noise is
-learnt. A dictionary short of memories gives their work to a decoy: with two, without series' own, and little noise, the
-31 h cycle comes on.
+On offer are a 24 h and a 12 h cycle, and two decoys of 17 h and 31 h that no weather has. Each has two copies, so that
+every series has its own amplitude and peak time. Four memories of 200, 96, 24 and 8 hours and two white noises are for
+what the airports share, and a memory of its own is for what a series does alone. The noise is learnt. A dictionary
+short of memories gives their work to a decoy: with two, none of a series' own and little noise, the 31 h cycle is on.
 
-Outputs are standardised by their training mean and sd, so that H has prior variance 1. The memories have full rank on 600
-hours but a Markov form, so that a Gibbs sweep takes some 40 ms.
+Outputs are standardised by their training mean and sd, so that H has prior variance 1. The memories have full rank on
+600 hours but a Markov form, so that a Gibbs sweep takes tens of milliseconds.
 """
 
 import warnings
@@ -51,7 +50,7 @@ def data() -> alps.Data:
 
 
 def model(data: alps.Data) -> alps.ALPS:
-    """Four cycles, of which two are decoys, four Matern-1/2 processes and two white ones; and each output's own memory."""
+    """Four cycles, two of them decoys, four Matern-1/2 processes and two white ones; and each output's own memory."""
     cycles = {name: alps.linear_periodic(period) for name, period in PERIODS.items()}
     memories = {f"memory {scale:g} h": kernels.Exp(scale=scale) for scale in MEMORIES}
     noises = {f"shared noise {n}": alps.white() for n in (1, 2)}

@@ -191,7 +191,7 @@ def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options
     matern12(1h..4d), is a scale that isn't known, and "memory x 4 = ..." are four that can change places.
 
     A linear_periodic process has an amplitude and a phase in every output. Where noise is learnt, every output has a
-    memory of its own, which only the Gibbs sampler fits; then --engine is gibbs. --paper-model has neither.
+    memory of its own, and --engine is gibbs unless something is to be learnt. --paper-model has neither.
     """
     running = {option.name: options.pop(option.name) for option in OPTIONS_OF_RUN}
     has_memory = options["noise"] == "learnt" and not options["paper_model"]
