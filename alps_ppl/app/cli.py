@@ -22,8 +22,18 @@ Settings = dict[str, dict[str, Any]]
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="alps-ppl")
-def cli():
+@click.option(
+    "--cache/--no-cache",
+    default=True,
+    show_default=True,
+    help="Keep compiled programs in your cache folder for the next run, 500 MB at most.",
+)
+def cli(cache: bool):
     """Which of these processes are really behind my series? GP-ALPS by SVI and by Gibbs sampling."""
+    if cache:
+        from alps_ppl.app.programs import keep_programs
+
+        keep_programs()
 
 
 @cli.command(

@@ -337,20 +337,20 @@ def residual_statistics(
     errors = jnp.where(private.observed, private.y - f[private.row], 0.0)
     sums = jnp.zeros_like(s.sums).at[private.row].add(errors)
 
-    def squares(memory, outputs):
+    def squares_of(memory, outputs):
         filter_ = kalman(memory, private.times, private.observed[:, None, outputs])
         return (filter_.whiten(jnp.broadcast_to(errors[:, None, outputs], filter_.gain.shape)) ** 2).sum(0)
 
     everywhere = slice(None)
     if alone is None:
-        sum_squares = squares(private.memory.column, everywhere)
+        sum_squares = squares_of(private.memory.column, everywhere)
     else:
         output, points = alone
         sum_squares = jnp.full_like(private.sum_squares, jnp.nan)
         sum_squares = sum_squares.at[points, jnp.arange(len(points))].set(
-            squares(private.memory.at(points), everywhere)[0]
+            squares_of(private.memory.at(points), everywhere)[0]
         )
-        sum_squares = sum_squares.at[:, output].set(squares(private.memory.column, output[None])[:, 0])
+        sum_squares = sum_squares.at[:, output].set(squares_of(private.memory.column, output[None])[:, 0])
     return stats._replace(
         projection=sums.T @ s.phi,
         sum_squares=(errors**2).sum(0),

@@ -16,6 +16,7 @@ from tinygp.transforms import Subspace
 from alps_ppl import checks
 from alps_ppl.model import arguments
 from alps_ppl.model.covariances import Covariance, prior_variances
+from alps_ppl.model.leaves import by_name, from_names
 from alps_ppl.model.memory import OutputNoise, PrivateMemory, UnknownMemoryNoise
 from alps_ppl.model.processes import GaussianProcess
 from alps_ppl.model.scales import OnGrid, UnknownScale
@@ -315,21 +316,31 @@ class ALPS(UnknownParameters):
 
     def tree_flatten(self):
         """The priors' numbers, and what a program is compiled for: names, gates, inclusion_prob, bounds, jitter."""
-        numbers = (self.covariances, self.mixing_variance, self.noise_variance, self.inclusion_prior)
+        (noise, of_noise), (inclusion, of_inclusion) = map(by_name, (self.noise_variance, self.inclusion_prior))
+        numbers = (self.covariances, self.mixing_variance, noise, inclusion)
         numbers += (self.private_memory, tuple(unknown.grid for unknown in self.unknown_scales.values()))
         paths = tuple((name, unknown.path) for name, unknown in self.unknown_scales.items())
         bounds = tuple((name, tuple(by_path.items())) for name, by_path in self.covariance_bounds.items())
         shape = (self.latents, self.copy_of, self.outputs, self.gate_names, tuple(self.gate_of.tolist()))
-        return numbers, (*shape, tuple(self.inclusion_prob.tolist()), bounds, paths, self.jitter)
+        return numbers, (
+            *shape,
+            tuple(self.inclusion_prob.tolist()),
+            bounds,
+            paths,
+            self.jitter,
+            of_noise,
+            of_inclusion,
+        )
 
     @classmethod
     def tree_unflatten(cls, shape, numbers) -> "ALPS":
         """The model again, its numbers perhaps traced."""
         model = object.__new__(cls)
-        model.covariances, model.mixing_variance, model.noise_variance, model.inclusion_prior, *rest = numbers
+        model.covariances, model.mixing_variance, noise, inclusion, *rest = numbers
         model.private_memory, grids = rest
         model.latents, model.copy_of, model.outputs, model.gate_names, gate_of, inclusion_prob, *rest = shape
-        bounds, paths, model.jitter = rest
+        bounds, paths, model.jitter, *of_priors = rest
+        model.noise_variance, model.inclusion_prior = map(from_names, (noise, inclusion), of_priors)
         named = zip(paths, grids, strict=True)
         model.unknown_scales = {name: UnknownScale(path, grid) for (name, path), grid in named}
         model.gate_of, model.inclusion_prob = np.array(gate_of), np.array(inclusion_prob)

@@ -198,13 +198,14 @@ def _gated(model: ALPS, sites: Mapping[str, Array]) -> Float[Array, "draw output
 
 def _memory_given(model: ALPS, inputs, y, f, noise_variance, rng_key) -> Int[Array, "draw output"]:
     """The points of the outputs' private memories from their conditional, for each draw of f (draw, time, output)."""
+    grid: Any = model.private_memory
 
     def points(draw):
         f, variance, key = draw
-        own = UnknownMemoryNoise(f, variance, model.private_memory, inputs, observed=y)
+        own = UnknownMemoryNoise(f, variance, grid, inputs, observed=y)
         return jax.random.categorical(key, own.log_points(jnp.nan_to_num(y)), axis=0)
 
-    size = len(model.private_memory.share) * y.size
+    size = len(grid.share) * y.size
     at_a_time = max(1, min(len(f), NUMBERS_AT_A_TIME // size))
     return jax.lax.map(points, (f, noise_variance, jax.random.split(rng_key, len(f))), batch_size=at_a_time)
 
@@ -222,6 +223,7 @@ def _paths_at(model: ALPS, params, inputs, y, new_inputs, *, num_draws: int) -> 
     draw = Predictive(guide.discrete, params=params, num_samples=num_draws, return_sites=names, parallel=True)
     sites = draw(key, inputs)
     gated, s2 = _gated(model, sites), model.noise_variances(sites)
+    grid: Any = model.private_memory
     here, ahead = (guide.sparse_process(rows, params) for rows in (inputs, new_inputs))
     keys = jax.random.split(jax.random.fold_in(key, 2), 3)
     inducing = here.sample_inducing(keys[0], (num_draws,))
@@ -233,10 +235,10 @@ def _paths_at(model: ALPS, params, inputs, y, new_inputs, *, num_draws: int) -> 
     m, num_inducing = inducing.shape[1:]
     return LatentDraws(
         gated,
-        s2 * (1 - model.private_memory.at(memory).share),
+        s2 * (1 - grid.at(memory).share),
         inducing.reshape(num_draws, -1),
         new_A_T.reshape(m * num_inducing, -1).T,
-        jnp.repeat(jnp.arange(m), num_inducing),
+        np.repeat(np.arange(m), num_inducing),
         new_residual,
         None,
         *own,
@@ -245,7 +247,8 @@ def _paths_at(model: ALPS, params, inputs, y, new_inputs, *, num_draws: int) -> 
 
 @jax.jit
 def _own_of_f(model: ALPS, inputs, y, new_inputs, draws, rng_key):
-    return own_memories(lambda draw: draw["f"], model.private_memory, inputs, y, new_inputs, draws, rng_key)
+    grid: Any = model.private_memory
+    return own_memories(lambda draw: draw["f"], grid, inputs, y, new_inputs, draws, rng_key)
 
 
 def discrete_elbo(fit: SVIFit, rng_key: Array, *, num_particles: int = 1000) -> tuple[float, float]:
