@@ -44,7 +44,17 @@ def run():
     progress("alps-ppl run models/square_wave.py in a fresh process")
     with tempfile.TemporaryDirectory() as out:
         begin = perf_counter()
-        fresh("-m", "alps_ppl.app.cli", "run", "models/square_wave.py", "--engine", "svi,gibbs", "--out", out)
+        fresh(
+            "-m",
+            "alps_ppl.app.cli",
+            "--no-cache",
+            "run",
+            "models/square_wave.py",
+            "--engine",
+            "svi,gibbs",
+            "--out",
+            out,
+        )
         total = perf_counter() - begin
         summary = json.loads((Path(out) / "summary.json").read_text())
     seconds = {engine: summary[engine]["seconds"] for engine in ("svi", "gibbs")}

@@ -17,7 +17,7 @@ import pandas as pd
 from tinygp import kernels
 
 import alps_ppl as alps
-from alps_ppl.results.inclusion import log_joint_r_hat
+from alps_ppl.results.inclusion import ON, log_joint_r_hat
 from alps_ppl.results.trees import tree_of
 from experiments import store
 
@@ -113,7 +113,7 @@ def row(kind: str, seed: int, *, paper: bool, num_warmup: int, num_samples: int)
 @click.option("--num-warmup", default=300, show_default=True)
 @click.option("--num-samples", default=300, show_default=True)
 def main(kind: str, tables: int, paper: bool, **lengths: int) -> None:
-    """Measure what isn't kept yet, and print how often each process was said to be there (probability above 1/2)."""
+    """Measure what isn't kept yet, and print how often each process was said to be there."""
     numpyro.enable_x64()
     model = "paper" if paper else "private"
     path = store.ROOT / "docs" / "real_tables" / f"{kind}_{model}.json"
@@ -121,9 +121,10 @@ def main(kind: str, tables: int, paper: bool, **lengths: int) -> None:
     cases = [{"seed": seed} for seed in range(tables)]
     rows = store.collect(path, cases, lambda case: row(kind, case["seed"], paper=paper, **lengths), command=command)
     found = pd.DataFrame(rows)
-    there = found[["daily", "memory", "decoy"]] > 0.5
-    by_truth = there.groupby(found.shares_memory)
-    click.echo(by_truth.mean().assign(tables=by_truth.size()))
+    for least in (0.5, ON):
+        there = found[["daily", "memory", "decoy"]] > least
+        by_truth = there.groupby(found.shares_memory)
+        click.echo(f"above {least:g}:\n{by_truth.mean().assign(tables=by_truth.size())}")
 
 
 if __name__ == "__main__":
