@@ -449,6 +449,20 @@ def test_spikes_are_listed_and_dropped_if_asked(tmp_path):
     assert len(dropped.attrs["spikes"]) == 3
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_steep_cycle_has_no_spikes(seed):
+    """On a slope each cell is its neighbours' median, which says too little of the noise."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(480.0)
+    walk = np.zeros(480)
+    for n in range(1, 480):
+        walk[n] = 0.9 * walk[n - 1] + 0.4 * rng.normal()
+    y = 4 * np.sin(2 * np.pi * t / 24) + walk + 0.3 * rng.normal(size=480)
+    assert spikes(pd.DataFrame({"y": y})).empty
+    y[[100, 333]] += [9.0, -9.0]
+    assert spikes(pd.DataFrame({"y": y})).time.tolist() == [100, 333]
+
+
 def test_what_isnt_a_spike(tmp_path):
     """Gaussian noise, red noise, a step, and what is out all the time."""
     assert len(alps.read_table(spiky(tmp_path, [])[0]).attrs["spikes"]) == 0

@@ -20,9 +20,9 @@ COLUMNS = ["time", "output", "value", "robust_sds"]
 def spikes(table: pd.DataFrame) -> pd.DataFrame:
     """The spikes of a table by time: a row per cell with its time, output, value, and by how many robust sds it is off.
 
-    A cell is compared with the median of nine neighbours of its output, and the difference with the median absolute
-    deviation of all such differences, as a robust sd: eight of them stand out. An output of which more than 5 % stands
-    out, or whose deviation is 0, has none.
+    A cell is compared with the median of nine neighbours of its output. The difference is taken in robust sds, from the
+    median absolute deviation of all such differences or, where that is larger, of the steps from cell to cell: from
+    eight of them a cell stands out. An output of which more than 5 % stands out, or whose deviation is 0, has none.
     """
     found = []
     for name in table.columns:
@@ -31,12 +31,17 @@ def spikes(table: pd.DataFrame) -> pd.DataFrame:
             continue
         middle = column.rolling(WINDOW, center=True, min_periods=(WINDOW + 1) // 2).median()
         left = (column - middle).to_numpy()
-        scale = ROBUST * np.median(np.abs(left - np.median(left)))
+        # On a slope a cell is its neighbours' median itself, and differences from it say too little of the noise.
+        scale = max(_robust_sd(left), _robust_sd(np.diff(column)) / np.sqrt(2))
         off = np.abs(left) / scale if scale > 0 else np.zeros(len(left))
         if 0 < (off > LIMIT).mean() <= MOST:
             at = np.flatnonzero(off > LIMIT)
             found += [(column.index[k], name, float(column.iloc[k]), float(left[k] / scale)) for k in at]
     return pd.DataFrame(found, columns=COLUMNS)
+
+
+def _robust_sd(values: np.ndarray) -> float:
+    return float(ROBUST * np.median(np.abs(values - np.median(values))))
 
 
 def without_spikes(table: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
