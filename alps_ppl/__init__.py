@@ -6,6 +6,7 @@ they are first used, so that importing this package costs little more than impor
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from alps_ppl.gibbs.chains import fit_gibbs
@@ -72,6 +73,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("alps-ppl")
     if name not in _MODULE:
         raise AttributeError(f"module 'alps_ppl' has no attribute {name!r}")
     module = import_module(f"alps_ppl.{_MODULE[name]}")

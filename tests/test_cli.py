@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,9 @@ import pytest
 import xarray as xr
 from runs import FINISHED, MODEL_FILE
 
+import alps_ppl as alps
 from alps_ppl.app import outputs, printed, run, scores
+from alps_ppl.app.cli import main
 from alps_ppl.app.problem import Fitted, Outcome, Problem
 
 
@@ -298,3 +301,16 @@ def test_the_library_leaves_precision_alone_and_stays_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_command_alone_prints_its_help(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["alps-ppl"])
+    main()
+    said = capsys.readouterr()
+    assert said.out.startswith("Usage: alps-ppl [OPTIONS] COMMAND [ARGS]...\n")
+    assert "\n  fit       Fit a CSV" in said.out
+    assert not said.err
+
+
+def test_the_version_is_the_packages():
+    assert alps.__version__ == version("alps-ppl")

@@ -371,7 +371,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="alps-ppl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:  # alps-ppl alone, or a command of it
+        click.echo(error.format_message())
     except click.ClickException as error:
         click.echo(f"alps-ppl: {' '.join(error.format_message().split())}", err=True)
         sys.exit(error.exit_code)
