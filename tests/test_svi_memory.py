@@ -94,7 +94,7 @@ def test_the_bound_is_below_the_evidence_and_near(key):
     assert -5 * fit.elbo_mcse < gap < 1.0 + 5 * fit.elbo_mcse
 
 
-@pytest.mark.parametrize("learns_noise", [False, True])
+@pytest.mark.parametrize("learns_noise", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_without_a_process_predictions_are_the_memorys(key, learns_noise):
     """The dense posterior of the memory, over the grid, at new times and at observed ones."""
     new = np.array([0.9, 2.1, 6.5, 8.0, 40.0])
@@ -125,6 +125,7 @@ def test_without_a_process_predictions_are_the_memorys(key, learns_noise):
     assert (np.abs(frequency - probs) < 5 * np.sqrt(probs * (1 - probs) / 1000) + 0.05 * learns_noise).all()
 
 
+@pytest.mark.slow
 def test_the_engines_agree_where_the_process_is_resolved(key):
     """Gates, memories and a forecast, on a table of a cycle and memories of the outputs' own."""
     rng = np.random.default_rng(5)
