@@ -43,6 +43,31 @@ def test_without_a_home_nothing_is_kept(updates, tmp_path):
     assert not updates
 
 
+def test_nobodys_home_keeps_nothing(updates, monkeypatch):
+    """As for a user whom the system doesn't know, without HOME; and where the folder's name isn't text."""
+
+    def unknown(*_, **__):
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr(programs.platformdirs, "user_cache_dir", unknown)
+    assert programs.keep_programs() is None
+    monkeypatch.setattr(programs.platformdirs, "user_cache_dir", lambda *_, **__: "/tmp/\udcff")
+    assert programs.keep_programs() is None
+    assert not updates
+
+
+def test_what_a_kill_left_is_dropped(updates):
+    """A program without the time of its last use, unless it may be being written."""
+    folder = programs.keep_programs()
+    for name in ("whole", "broken", "new"):
+        (folder / f"{name}-cache").write_bytes(b"program")
+    (folder / "whole-atime").write_bytes(b"when")
+    for name in ("whole", "broken"):
+        os.utime(folder / f"{name}-cache", (0, 0))
+    programs.keep_programs()
+    assert {path.name for path in folder.iterdir()} == {"whole-cache", "whole-atime", "new-cache"}
+
+
 def test_a_folder_of_the_users_own_stays(updates, monkeypatch):
     monkeypatch.setattr(type(jax.config), "jax_compilation_cache_dir", "/elsewhere", raising=False)
     assert programs.keep_programs() is None

@@ -449,6 +449,60 @@ def test_spikes_are_listed_and_dropped_if_asked(tmp_path):
     assert len(dropped.attrs["spikes"]) == 3
 
 
+def found_in(y):
+    return spikes(pd.DataFrame({"y": np.asarray(y, float)})).time.tolist()
+
+
+@pytest.mark.parametrize("period", [12, 24, 168])
+def test_spikes_on_a_fast_cycle(period):
+    """As large as two of its amplitudes, wherever they sit in it; and none without."""
+    rng = np.random.default_rng(period)
+    clean = np.sin(2 * np.pi * np.arange(480) / period) + 0.02 * rng.normal(size=480)
+    assert found_in(clean) == []
+    for place in range(100, 124, 5):
+        y = clean.copy()
+        y[place] += 5.0
+        assert found_in(y) == [place]
+
+
+def test_what_comes_in_step_is_no_spike():
+    """A pulse at one hour of each day is a process; spikes at random are none."""
+    rng = np.random.default_rng(0)
+    pulses, at_random = (0.1 * rng.normal(size=672) for _ in range(2))
+    pulses[8::24] += 5.0
+    places = np.sort(rng.choice(672, 20, replace=False))
+    at_random[places] += 5.0
+    assert found_in(pulses) == []
+    assert len(set(found_in(at_random)) & set(places)) >= 19
+    assert set(found_in(at_random)) <= set(places)
+
+
+def test_a_number_for_missing_among_rounded_and_held_values():
+    rng = np.random.default_rng(1)
+    for y in (np.round(20 + 0.3 * rng.normal(size=500)), np.repeat(rng.normal(size=125), 4)):
+        assert found_in(y) == []
+        y[77] = 9999.0
+        assert found_in(y) == [77]
+
+
+def test_the_upper_tail_of_a_positive_output_is_no_spike():
+    """Nor is rain; a spike of its logarithm is one."""
+    rng = np.random.default_rng(2)
+    assert found_in(np.exp(rng.normal(size=1000))) == []
+    assert found_in(np.where(rng.uniform(size=1000) < 0.2, rng.exponential(5.0, size=1000), 0.0)) == []
+    y = 70 + 3 * rng.normal(size=1000)
+    y[500] = 120.0
+    assert found_in(y) == [500]
+
+
+def test_rows_that_are_there_twice_are_left_out(tmp_path):
+    """As where exports overlap; rows of one time that differ stay, as repeated observations."""
+    path = write(tmp_path, "t,u,v\n0,1,2\n1,3,4\n1,3,4\n2,5,6\n2,5,7\n3,1,1\n")
+    table = alps.read_table(path)
+    assert table.index.tolist() == [0, 1, 2, 2, 3]
+    assert any("1 row says what another says and is left out" in note for note in table.attrs["notes"])
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_steep_cycle_has_no_spikes(seed):
     """On a slope each cell is its neighbours' median, which says too little of the noise."""

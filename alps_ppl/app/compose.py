@@ -270,7 +270,10 @@ def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -
             if not (name and dots):
                 raise ValueError(f"expected NAME.PARAMETER = LOW..HIGH with a name of {', '.join(names)}")
             path = place.strip().removeprefix(f"{name}.")
-            bounds.setdefault(name, {})[path] = (duration(low, unit), duration(high, unit))
+            least, most = duration(low, unit), duration(high, unit)
+            if not least < most:
+                raise ValueError(f"expected the lower bound first, got {limits.strip()!r}")
+            bounds.setdefault(name, {})[path] = (least, most)
         except ValueError as error:
             raise ValueError(f"learn {text!r}: {error}") from None
     return {"covariance_bounds": bounds} if bounds else {}

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import jax
 import platformdirs
 
 MOST_BYTES = 500_000_000
-# Of a program that compiles in less, reading it back would save little.
-LEAST_SECONDS = 0.0
+# Another command may be writing one.
+SECONDS_TO_WRITE = 60
 
 
 def keep_programs() -> Path | None:
@@ -24,17 +25,27 @@ def keep_programs() -> Path | None:
     config: Any = jax.config
     if config.jax_compilation_cache_dir is not None:
         return None
-    folder = Path(platformdirs.user_cache_dir("alps_ppl", appauthor=False)) / _processor()
     try:
+        folder = Path(platformdirs.user_cache_dir("alps_ppl", appauthor=False)) / _processor()
+        str(folder).encode("utf-8")
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+        _drop_what_a_kill_left(folder)
+    except (OSError, RuntimeError, UnicodeEncodeError):  # RuntimeError: nobody's home is known
         return None
     if not os.access(folder, os.W_OK):
         return None
     config.update("jax_compilation_cache_max_size", MOST_BYTES)
-    config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+    config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a run has two hundred small ones
     config.update("jax_compilation_cache_dir", str(folder))
     return folder
+
+
+def _drop_what_a_kill_left(folder: Path) -> None:
+    """JAX writes a program and then when it was used: one without the other is broken, and stops all later writes."""
+    for program in folder.glob("*-cache"):
+        is_whole = program.with_name(f"{program.name.removesuffix('-cache')}-atime").exists()
+        if not is_whole and time.time() - program.stat().st_mtime > SECONDS_TO_WRITE:
+            program.unlink(missing_ok=True)
 
 
 def _processor() -> str:

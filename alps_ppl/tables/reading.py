@@ -35,8 +35,9 @@ def read_table(
 ) -> pd.DataFrame:
     """A CSV or Parquet file of series: its outputs as floats, indexed by its times, sorted.
 
-    Rows may come in any order; rows of one time are repeated observations. A missing cell is NaN: empty, NA and the
-    like, "-", ".", or "?". Rows without any cell are skipped. A line break in a column's name is read as a space.
+    Rows may come in any order; rows of one time are repeated observations, unless they are the same in all columns. A
+    missing cell is NaN: empty, NA and the like, "-", ".", or "?". Rows without any cell are skipped. A line break in a
+    column's name is read as a space.
     ``table.attrs["left_out"]`` says which columns weren't read, and why, and ``table.attrs["notes"]`` what was read
     otherwise than as it stands: numbers that stand for dates, signs that group thousands.
 
@@ -118,6 +119,12 @@ def read_table(
             f"{path.name}: expected at least one column of numbers that vary beside the times, got none: {found}"
         )
     table = pd.DataFrame(columns).set_axis(pd.Index(times, name=name)).sort_index(kind="stable")
+    # Fitted as two observations, a row that is there twice would say that an output has hardly any noise.
+    twice = table.reset_index().duplicated().to_numpy()
+    if twice.any():
+        rows = "row says what another says and is" if twice.sum() == 1 else "rows say what others say and are"
+        notes = [*notes, f"{twice.sum()} {rows} left out: the same time and the same values."]
+        table = table[~twice]
     found = spikes(table)
     table.attrs |= {"left_out": left_out, "notes": [*notes, *stamps.notes], "spikes": found}
     return without_spikes(table, found) if drop_spikes else table
