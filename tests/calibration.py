@@ -1,7 +1,8 @@
 """Simulation-based calibration (Talts et al. 2018) of the sampler: ranks of the truth among posterior draws.
 
 ``python tests/calibration.py`` draws docs/calibration.png. ``--extended`` is of the model with copies, private memories
-and unknown scales instead, and writes docs/calibration_extended.json: a p-value of each quantity.
+and unknown scales instead, and writes docs/calibration_extended.json: a p-value of each quantity. With ``--states`` its
+rough latents have Markov states, in docs/calibration_states.json.
 """
 
 import json
@@ -45,9 +46,9 @@ def quantities(sites, y):
     return values | {"f": sites["f"][2, 0], "log likelihood": log_likelihood(sites, y)}
 
 
-def _program(moves, extended):
+def _program(moves, extended, states):
     """The compiled draws of chains given y, (replication, draw, ...)."""
-    simulation = Simulation(moves, memory=extended, unknown=extended)
+    simulation = Simulation(moves, states=states, memory=extended, unknown=extended)
 
     @jax.jit
     def chains(states, y):
@@ -68,14 +69,14 @@ def _program(moves, extended):
     return simulation, chains
 
 
-def calibrate(moves, key, mistake=None, *, extended=False, replications=REPLICATIONS) -> Calibration:
+def calibrate(moves, key, mistake=None, *, extended=False, states=False, replications=REPLICATIONS) -> Calibration:
     """Sites and y from the program; the rank of each truth in a chain given y, which starts elsewhere in the prior.
 
     The PIT is (number of draws below + U (1 + number of ties)) / (number of draws + 1), uniform if the sampler is right
     and the draws all but independent.
     """
     keys = random.split(key, 3)
-    simulation, chains = _program(moves, extended)
+    simulation, chains = _program(moves, extended, states)
     truth = prior(keys[0], replications, extended, extended)
     y = jnp.where(OBSERVED, truth["y"], 0.0)
     with possible({name: name == mistake for name in MISTAKES}) if mistake else nullcontext():
@@ -149,12 +150,15 @@ def draw(result: Calibration, path):
 if __name__ == "__main__":
     numpyro.enable_x64()
     docs = Path(__file__).parents[1] / "docs"
-    if sys.argv[1:] == ["--extended"]:
-        result = calibrate(SETS["all"], random.key(0), extended=True, replications=REPLICATIONS_EXTENDED)
+    if sys.argv[1:] in (["--extended"], ["--states"]):
+        states = sys.argv[1] == "--states"
+        moves = [move for move in SETS["all"] if not (states and move == "gate_latent")]
+        settings = {"extended": True, "states": states, "replications": REPLICATIONS_EXTENDED}
+        result = calibrate(moves, random.key(0), **settings)
         score, expected, sd = brier(result)
         table = {"replications": REPLICATIONS_EXTENDED, "Brier score": [score, expected, sd], "p": p_values(result)}
         text = json.dumps(jax.tree.map(lambda number: float(f"{number:.3g}"), table), indent=1)
-        (docs / "calibration_extended.json").write_text(text + "\n")
+        (docs / f"calibration_{sys.argv[1][2:]}.json").write_text(text + "\n")
         print(text)
     else:
         draw(calibrate(SETS["marginal"], random.key(0)), docs / "calibration.png")

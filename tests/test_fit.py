@@ -321,6 +321,26 @@ def test_settings_are_sized_to_the_rows():
     assert gibbs == {"num_warmup": 150, "num_samples": 150, "num_chains": 4}
 
 
+def test_svi_of_memories_takes_all_times():
+    data = alps.Data(np.arange(1_000.0), np.zeros((1_000, 1)))
+    assert "batch_size" not in svi_settings(data, [parse("matern12(10)")], has_memory=True)
+
+
+def test_the_range_of_a_step_may_be_dates(tmp_path):
+    dates = pd.date_range("2024-03-01", periods=60, freq="D", name="date")
+    path = tmp_path / "daily.csv"
+    pd.DataFrame({"u": np.sin(np.arange(60.0))}, dates).to_csv(path)
+    by_date, _ = compose(path, latents=["shift = step(2024-03-11..2024-04-10)"])
+    by_duration, _ = compose(path, latents=["shift = step(10d..40d)"])
+    one, other = (problem.model.unknown_scales["shift"].grid.values for problem in (by_date, by_duration))
+    np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match=r"latent 'shift': times: expected .*got '2024-15-10'"):
+        compose(path, latents=["shift = step(2024-03-11..2024-15-10)"])
+    path.write_text("t,u\n" + "".join(f"{t},{t % 3}\n" for t in range(40)))
+    with pytest.raises(ValueError, match="latent 'shift': 2024-03-11 is a date, but the table's times are numbers"):
+        compose(path, latents=["shift = step(2024-03-11..2024-04-10)"])
+
+
 def test_decoys_and_auto_say_what_was_chosen(csv):
     _, notes = compose(csv, latents=["daily = linear_periodic(24h)"], num_decoys=1)
     assert any(note.startswith("Process 'decoy 17 h', linear_periodic(17h): no harmonic") for note in notes)

@@ -26,6 +26,7 @@ from alps_ppl.tables.reading import read_table
 from alps_ppl.tables.splitting import split_table
 from alps_ppl.tables.stamps import UNIX
 
+DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?")
 # A learnt noise variance's prior mean, in variances of an output, and what share of an output's cells it counts as. One
 # that counts less lets the noise fall to nothing, and chains then follow other outputs exactly, each its own.
 NOISE_MEAN = 0.1
@@ -113,8 +114,9 @@ def compose(
         **arguments,
     )
     changed = settings or {}
-    svi = svi_settings(data, [latent.parsed for latent in named]) | changed.get("SVI", {})
-    gibbs = gibbs_settings(data, has_memory=memory is not None) | changed.get("GIBBS", {})
+    has_memory = memory is not None
+    svi = svi_settings(data, [latent.parsed for latent in named], has_memory=has_memory) | changed.get("SVI", {})
+    gibbs = gibbs_settings(data, has_memory=has_memory) | changed.get("GIBBS", {})
     notes = [*_notes(table, data, named, twice, paper_model), *_spikes_note(table.attrs["spikes"], reading)]
     if {"hold_out", "forecast"} <= set(splitting):
         held = int((data.split == "test").any(1).sum())
@@ -174,12 +176,17 @@ def noise_prior(data: Data) -> tuple[float, float]:
     return concentration, float(f"{NOISE_MEAN * (concentration - 1):.3g}")
 
 
-def svi_settings(data: Data, covariances: Sequence[Parsed]) -> dict:
-    """Inducing inputs by the shortest lengthscale, up to 40 (60 for few rows); minibatches where rows are many."""
+def svi_settings(data: Data, covariances: Sequence[Parsed], *, has_memory: bool = False) -> dict:
+    """Inducing inputs by the shortest lengthscale, up to 40 (60 for few rows); minibatches where rows are many.
+
+    With private memories the times aren't independent, and each step takes them all.
+    """
     t = data.train_inputs
     shortest = min((scale for parsed in covariances for scale in parsed.lengthscales), default=math.inf)
     most = min(MOST_INDUCING_OF_FEW_ROWS if len(t) <= BATCH else MOST_INDUCING, len(t))
     inducing = min(max(math.ceil(3 * np.ptp(t) / shortest), FEWEST_INDUCING), most)
+    if has_memory:
+        return {"num_inducing": inducing, "num_steps": 4_000}
     if len(t) > LONG:
         return {"num_inducing": inducing, "num_steps": 3_000, "batch_size": BATCH // 2}
     return {"num_inducing": inducing, "num_steps": 4_000} | ({"batch_size": BATCH} if len(t) > 2 * BATCH else {})
@@ -249,10 +256,19 @@ def _given(text: str) -> list[Proposal]:
 def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
     inputs = data.train_inputs  # its errors are the data's
     try:
-        parsed = parse(proposal.text, unit=unit, inputs=inputs)
-    except ValueError as error:
+        parsed = parse(DATE.sub(lambda date: _since_the_first(date[0], data), proposal.text), unit=unit, inputs=inputs)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"latent {proposal.name!r}: {error}") from None
     return Latent(*proposal, parsed)
+
+
+def _since_the_first(date: str, data: Data) -> str:
+    """A date in a covariance, as of a step, as the duration from where the inputs are counted."""
+    conversion = data.conversion
+    if conversion.origin is None:
+        raise ValueError(f"{date} is a date, but the table's times are numbers")
+    (value,) = conversion.to_inputs([date])
+    return f"{value:.12g}{'h' if conversion.step == 'hours' else 'd'}"
 
 
 def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -> dict[str, dict]:
