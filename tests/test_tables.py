@@ -42,6 +42,8 @@ def test_a_table_comes_back(tmp_path_factory, table, random, signs):
     path.write_text("\ufeff" + "\n".join(line + "\n" * random.randint(0, 3) for line in lines), encoding="utf-8")
     read = alps.read_table(path, time="when", outputs=list(table.columns), decimal=decimal)
     assert read.index.name == "when"
+    # But for rows that are there twice, with any cell.
+    table = table[~(table.reset_index().duplicated().to_numpy() & table.notna().any(axis=1).to_numpy())]
     assert list(read.index) == list(table.index)
     # Rows of one time may come in any order among themselves.
     for stamp in set(table.index):

@@ -120,7 +120,7 @@ def read_table(
         )
     table = pd.DataFrame(columns).set_axis(pd.Index(times, name=name)).sort_index(kind="stable")
     # Fitted as two observations, a row that is there twice would say that an output has hardly any noise.
-    twice = table.reset_index().duplicated().to_numpy()
+    twice = table.reset_index().duplicated().to_numpy() & table.notna().any(axis=1).to_numpy()
     if twice.any():
         rows = "row says what another says and is" if twice.sum() == 1 else "rows say what others say and are"
         notes = [*notes, f"{twice.sum()} {rows} left out: the same time and the same values."]
