@@ -10,7 +10,7 @@ what the airports share, and a memory of its own is for what a series does alone
 short of memories gives their work to a decoy: with two, none of a series' own and little noise, the 31 h cycle is on.
 
 Outputs are standardised by their training mean and sd, so that H has prior variance 1. The memories have full rank on
-600 hours but a Markov form, so that a Gibbs sweep takes 70 to 90 ms a chain.
+600 hours but a Markov form, so that a Gibbs sweep takes some 60 ms a chain.
 """
 
 import warnings
