@@ -8,7 +8,7 @@ import numpy as np
 
 from alps_ppl.gibbs.conditionals import gate_conditional, mixing_conditional
 from alps_ppl.gibbs.gaussians import PrecisionNormal
-from alps_ppl.gibbs.statistics import Moments
+from alps_ppl.gibbs.products import Moments
 from alps_ppl.model.covariances import grams
 
 

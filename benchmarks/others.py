@@ -8,7 +8,8 @@ from numpyro.infer import CustomGibbs, DiscreteGibbs, Gibbs
 import alps_ppl as alps
 from alps_ppl.gibbs.conditionals import mixing_conditional, weights_conditional
 from alps_ppl.gibbs.features import latent_features
-from alps_ppl.gibbs.statistics import Moments, statistics
+from alps_ppl.gibbs.products import Moments
+from alps_ppl.gibbs.statistics import statistics
 
 
 def composite_gibbs(model: alps.ALPS, inputs, y) -> Gibbs:

@@ -22,7 +22,8 @@ import alps_ppl as alps
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs.features import Features, latent_features
 from alps_ppl.gibbs.gaussians import PrecisionNormal
-from alps_ppl.gibbs.statistics import Statistics, moments, statistics
+from alps_ppl.gibbs.products import moments
+from alps_ppl.gibbs.statistics import Statistics, statistics
 from alps_ppl.model.alps import ALPS
 
 

@@ -171,7 +171,7 @@ def without_the_innovations(right):
 @pytest.mark.slow
 def test_a_mistake_of_the_shear_is_caught(key):
     """The conditional of e where the latent's covariance were white."""
-    with mock.patch.object(shears, "_innovations", without_the_innovations(shears._innovations)):
+    with mock.patch.object(shears, "innovations", without_the_innovations(shears.innovations)):
         scores = z_scores(program.__wrapped__(states=True)(key, {"gate", "shear"}))
     print(*largest(scores))
     assert largest(scores)[0] > bound(scores)

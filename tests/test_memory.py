@@ -19,7 +19,8 @@ import alps_ppl as alps
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs import features
 from alps_ppl.gibbs.features import latent_features
-from alps_ppl.gibbs.statistics import moments, residual_statistics, statistics
+from alps_ppl.gibbs.products import moments, residual_statistics
+from alps_ppl.gibbs.statistics import statistics
 from alps_ppl.model.memory import OutputNoise, PrivateMemory, kalman
 
 T = np.array([3.0, 0.5, 0.9, 2.0, 2.0, 7.0, 4.4])

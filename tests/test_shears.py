@@ -9,7 +9,7 @@ from tinygp import kernels
 
 import alps_ppl as alps
 from alps_ppl.gibbs import features, shears
-from alps_ppl.gibbs.statistics import weights_squares
+from alps_ppl.gibbs.products import weights_squares
 
 LATENTS = {
     "short": kernels.Exp(scale=0.7),

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int
 from numpyro.distributions import constraints
 
 from alps_ppl.gibbs.gaussians import PrecisionNormal, StatesNormal
-from alps_ppl.gibbs.statistics import Moments, Statistics, weights_squares
+from alps_ppl.gibbs.products import Moments, weights_squares
+from alps_ppl.gibbs.statistics import Statistics
 
 Mixing = Float[Array, "output latent"]  # H, or its prior variances s
 PerLatent = Float[Array, " latent"]

@@ -11,8 +11,8 @@ from jax import random as jax_random
 from jax.scipy.stats import norm
 
 from alps_ppl.gibbs import conditionals as c
+from alps_ppl.gibbs.products import residual_statistics
 from alps_ppl.gibbs.randomness import RandomNumbers, categorical, index
-from alps_ppl.gibbs.statistics import residual_statistics
 from alps_ppl.gibbs.target import Chain, Target
 
 # The sd of the logarithm of an output's own variance, proposed around what keeps its white noise.

@@ -19,10 +19,10 @@ from jaxtyping import Array
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs.gaussians import PrecisionNormal
 from alps_ppl.gibbs.handover import hand_over
+from alps_ppl.gibbs.products import residual_statistics
 from alps_ppl.gibbs.randomness import RandomNumbers, categorical, index
 from alps_ppl.gibbs.scales import unknown_scale
 from alps_ppl.gibbs.shears import shear
-from alps_ppl.gibbs.statistics import residual_statistics
 from alps_ppl.gibbs.target import Chain, Move, Target, log_prior
 
 

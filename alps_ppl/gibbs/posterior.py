@@ -92,7 +92,7 @@ class GibbsFit:
     def at(self, new_inputs: Float[Array, "new *column"], num_draws: int = 1000) -> LatentDraws:
         """What at most ``num_draws`` draws say of the latents at new inputs."""
         sites = self.thin(num_draws)
-        gated_H = self.model.gates(sites["b"].astype(new_inputs.dtype))[:, None, :] * sites["H"]
+        gated_H = self.model.gated_H(sites)
         noise = self.model.noise_variances(sites)
         if self.model.unknown_scales and len(new_inputs):
             extended = self._at_scales(sites, gated_H, noise, new_inputs)

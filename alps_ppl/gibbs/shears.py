@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int
 
 from alps_ppl.gibbs.layout import Layout
+from alps_ppl.gibbs.products import innovations
 from alps_ppl.gibbs.randomness import RandomNumbers
 from alps_ppl.gibbs.statistics import StateStatistics
 from alps_ppl.gibbs.target import Chain, Target
@@ -66,15 +67,10 @@ def shear_conditional(
     seen = s.observe[j, mine]
     added = states[:, others] * (seen @ s.observe[k, others]) / (seen @ seen)
     transition, Q = (part[:, mine][..., mine] for part in (s.transition, s.precision))
-    of_path, of_added = _innovations(transition, states[:, mine]), _innovations(transition, added)
+    of_path, of_added = innovations(transition, states[:, mine]), innovations(transition, added)
     precision = jnp.einsum("td,tde,te", of_added, Q, of_added) + (H[:, j] ** 2 / mixing_variance[:, k]).sum()
     potential = (H[:, j] * H[:, k] / mixing_variance[:, k]).sum() - jnp.einsum("td,tde,te", of_added, Q, of_path)
     return dist.Normal(potential / precision, 1 / jnp.sqrt(precision)), added
-
-
-def _innovations(transition: Float[Array, "time d d"], path: Float[Array, "time d"]) -> Float[Array, "time d"]:
-    before = jnp.concatenate([jnp.zeros_like(path[:1]), path[:-1]])
-    return path - jnp.einsum("tde,te->td", transition, before)
 
 
 def sheared(layout: Layout, observe: Float[np.ndarray, "latent dim"]) -> tuple[tuple[int, int], ...]:

@@ -12,8 +12,9 @@ from numpyro.util import is_prng_key
 
 from alps_ppl.gibbs.layout import MOST_STATES, SIDE_BY_SIDE
 from alps_ppl.gibbs.moves import MOVES
+from alps_ppl.gibbs.products import weights_squares
 from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
-from alps_ppl.gibbs.statistics import Statistics, weights_squares
+from alps_ppl.gibbs.statistics import Statistics
 from alps_ppl.gibbs.target import Chain, Plan, Sizes, Target, log_prior
 from alps_ppl.model.alps import ALPS
 

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from alps_ppl.gibbs.layout import Layout
+from alps_ppl.gibbs.products import Moments, moments
 from alps_ppl.gibbs.randomness import RandomNumbers
-from alps_ppl.gibbs.statistics import Moments, Statistics, at_scales, moments
+from alps_ppl.gibbs.statistics import Statistics, at_scales
 from alps_ppl.model.alps import ALPS
 
 

@@ -198,9 +198,10 @@ class ALPS(UnknownParameters):
                     "num_times: with a private memory times aren't independent: a minibatch can't be scaled up"
                 )
             f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
-            grid = self.private_memory
-            noise = (UnknownMemoryNoise, grid) if sum_out else (OutputNoise, grid.at(memory))
-            own = noise[0](f, noise_variance, noise[1], inputs, observed=y)
+            if sum_out:
+                own = UnknownMemoryNoise(f, noise_variance, self.private_memory, inputs, observed=y)
+            else:
+                own = OutputNoise(f, noise_variance, self.private_memory.at(memory), inputs, observed=y)
             return numpyro.sample("y", own, obs=None if y is None else jnp.nan_to_num(y))
         with time, output:
             f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
@@ -284,6 +285,10 @@ class ALPS(UnknownParameters):
         certain = self.certain
         return jnp.where(certain, self.inclusion_prob.astype(b.dtype), b) if certain.any() else b
 
+    def gated_H(self, sites: Mapping[str, Array]) -> Float[Array, "draw output latent"]:
+        """H_ij b_j in draws of the sites."""
+        return self.gates(sites["b"].astype(sites["H"].dtype))[:, None, :] * sites["H"]
+
     def noise_variances(self, sites: Mapping[str, Array]) -> Float[Array, "*draw output"]:
         """The outputs' noise variances in draws of the sites, which have them where they are learnt."""
         if self.learns_noise:
@@ -322,15 +327,8 @@ class ALPS(UnknownParameters):
         paths = tuple((name, unknown.path) for name, unknown in self.unknown_scales.items())
         bounds = tuple((name, tuple(by_path.items())) for name, by_path in self.covariance_bounds.items())
         shape = (self.latents, self.copy_of, self.outputs, self.gate_names, tuple(self.gate_of.tolist()))
-        return numbers, (
-            *shape,
-            tuple(self.inclusion_prob.tolist()),
-            bounds,
-            paths,
-            self.jitter,
-            of_noise,
-            of_inclusion,
-        )
+        shape += (tuple(self.inclusion_prob.tolist()), bounds, paths, self.jitter, of_noise, of_inclusion)
+        return numbers, shape
 
     @classmethod
     def tree_unflatten(cls, shape, numbers) -> "ALPS":

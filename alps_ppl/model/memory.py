@@ -151,8 +151,8 @@ def kalman(memory: PrivateMemory, times: Float[Array, " time"], observed: Array,
     return Filter(*jax.lax.scan(step, jnp.zeros(shape, rho.dtype), (steps.astype(rho.dtype), observed))[1])
 
 
-class OutputNoise(dist.Distribution):
-    """y_i ~ N(f_i, s_i^2 C_i) over the times, independent over outputs; event shape (time, output).
+class _Noise(dist.Distribution):
+    """What each output does for itself around ``f``, independent over outputs; event shape (time, output).
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class OutputNoise(dist.Distribution):
     own_variance
         s_i^2, (output,).
     memory
-        C_i's share and lengthscale, (output,) each.
+        Shares and lengthscales.
     inputs
         (time,), in any order.
     observed
@@ -179,6 +179,10 @@ class OutputNoise(dist.Distribution):
     @property
     def mean(self):
         return self.f
+
+
+class OutputNoise(_Noise):
+    """y_i ~ N(f_i, s_i^2 C_i) over the times; ``memory`` is C_i's share and lengthscale, (output,) each."""
 
     def sample(self, key, sample_shape=()):
         normal = jax.random.normal(key, (2, *sample_shape, *self.event_shape), self.f.dtype)
@@ -212,19 +216,11 @@ class OutputNoise(dist.Distribution):
         return jnp.moveaxis(density, 0, -2)[..., jnp.argsort(order), :]
 
 
-class UnknownMemoryNoise(dist.Distribution):
-    """``OutputNoise`` with the point of each output's memory summed out; its arguments but ``memory``, all the grid.
+class UnknownMemoryNoise(_Noise):
+    """``OutputNoise`` with the point of each output's memory summed out; ``memory`` is the grid.
 
     log p(y_i) = log sum_g p(g) N(y_i; f_i, s_i^2 C_g).
     """
-
-    support = constraints.independent(constraints.real, 2)
-    pytree_data_fields = ("f", "own_variance", "memory", "inputs", "observed")
-
-    def __init__(self, f, own_variance, memory: PrivateMemory, inputs, observed=None, *, validate_args=None):
-        self.f, self.own_variance, self.memory, self.inputs = f, own_variance, memory, inputs
-        self.observed = jnp.ones(f.shape, bool) if observed is None else ~jnp.isnan(observed)
-        super().__init__((), f.shape, validate_args=validate_args)
 
     def log_points(self, value: Float[Array, "time output"]) -> Float[Array, "point output"]:
         """Log p(g) N(y_i; f_i, s_i^2 C_g) of each point and output."""

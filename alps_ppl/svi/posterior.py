@@ -80,7 +80,7 @@ class SVIFit:
     def _own_memory(self) -> Float[Array, "1 draw time output"]:
         """A path of each output's memory for every draw, given the draw and y."""
         draws = self.draw(NUM_DRAWS, names=("x", "b", "H", "noise_variance", "memory"))
-        f = jnp.einsum("sjt,sij->sti", draws["x"], _gated(self.model, draws))
+        f = jnp.einsum("sjt,sij->sti", draws["x"], self.model.gated_H(draws))
         draws = {"f": f, "memory": draws["memory"], "s2": self.model.noise_variances(draws)}
         paths, _ = _own_of_f(self.model, self.inputs, self.y, self.inputs, draws, jax.random.key(0))
         return jnp.swapaxes(paths, 0, 1)[None]
@@ -129,7 +129,7 @@ class SVIFit:
         m = len(self.model.latents)
         noise = self.model.noise_variances(sites)
         ones = jnp.ones((num_draws, m), mean.dtype)
-        return LatentDraws(_gated(self.model, sites), noise, ones, mean.T, np.arange(m), variance)
+        return LatentDraws(self.model.gated_H(sites), noise, ones, mean.T, np.arange(m), variance)
 
     def arrays(self) -> dict[str, tuple[tuple[str, ...], Any]]:
         """What a file keeps of this fit, {name: (dims, values)}: the guide's parameters and the run."""
@@ -186,14 +186,9 @@ def _draw(model: ALPS, params, rng_key, inputs, y, *, num_draws: int, names: tup
     sites = draw(rng_key, inputs)
     if "memory" not in names:
         return sites
-    f = jnp.einsum("sjt,sij->sti", sites["x"], _gated(model, sites))
+    f = jnp.einsum("sjt,sij->sti", sites["x"], model.gated_H(sites))
     point = _memory_given(model, inputs, y, f, model.noise_variances(sites), jax.random.fold_in(rng_key, 1))
     return {name: value for name, value in sites.items() if name in names} | {"memory": point}
-
-
-def _gated(model: ALPS, sites: Mapping[str, Array]) -> Float[Array, "draw output latent"]:
-    """H_ij b_j."""
-    return model.gates(sites["b"].astype(sites["H"].dtype))[:, None, :] * sites["H"]
 
 
 def _memory_given(model: ALPS, inputs, y, f, noise_variance, rng_key) -> Int[Array, "draw output"]:
@@ -219,10 +214,8 @@ def _marginals(model: ALPS, params, new_inputs):
 def _paths_at(model: ALPS, params, inputs, y, new_inputs, *, num_draws: int) -> LatentDraws:
     """``SVIFit.at`` with a private memory."""
     guide, key = StructuredMeanField(model, params["inducing_inputs"]), jax.random.key(0)
-    names = ("b", "H", "noise_variance")
-    draw = Predictive(guide.discrete, params=params, num_samples=num_draws, return_sites=names, parallel=True)
-    sites = draw(key, inputs)
-    gated, s2 = _gated(model, sites), model.noise_variances(sites)
+    sites = _draw(model, params, key, inputs, y, num_draws=num_draws, names=("b", "H", "noise_variance"))
+    gated, s2 = model.gated_H(sites), model.noise_variances(sites)
     grid: Any = model.private_memory
     here, ahead = (guide.sparse_process(rows, params) for rows in (inputs, new_inputs))
     keys = jax.random.split(jax.random.fold_in(key, 2), 3)
