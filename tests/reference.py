@@ -163,7 +163,18 @@ def quadrature_posterior(covariances, s, noise_variance, inclusion_prob, t, y, t
     return probabilities @ np.array(gates), mean, variance
 
 
-def own_covariance(share, lengthscale, t1, t2):
-    """C(t, t') = rho exp(-|t - t'| / l) + (1 - rho) where it is the same row, one pair at a time (``t1 is t2``)."""
+def own_covariance(share, lengthscale, t1, t2, factors=1.0):
+    """C(t, t') = rho exp(-|t - t'| / l) + (1 - rho) v where it is the same row, one pair at a time (``t1 is t2``)."""
     memory = [[share * np.exp(-abs(a - b) / lengthscale) for b in t2] for a in t1]
-    return np.array(memory) + (1 - share) * np.eye(len(t1), len(t2)) * (t1 is t2)
+    return np.array(memory) + (1 - share) * np.eye(len(t1), len(t2)) * (t1 is t2) * factors
+
+
+def factor_posterior(grid, log_prior, e, share, lengthscale, t):
+    """p(v | e) of every combination of noise factors, (combination, cell) and (combination,)."""
+    combinations = np.array(list(itertools.product(range(len(grid)), repeat=len(t))))
+    logs = []
+    for points in combinations:
+        C = own_covariance(share, lengthscale, t, t, np.asarray(grid)[points])
+        logs.append(np.sum(log_prior[points]) - 0.5 * (np.linalg.slogdet(C)[1] + e @ np.linalg.solve(C, e)))
+    weights = np.exp(logs - np.max(logs))
+    return combinations, weights / weights.sum()

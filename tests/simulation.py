@@ -2,7 +2,7 @@
 
 Two latents share a covariance (they can change places) but not their priors; cells are missing; the noise is learnt.
 With ``memory``, the third latent has two copies, and each output a private memory; with ``unknown``, all covariances
-have an unknown scale besides.
+have an unknown scale besides; with ``student``, noise is Student's.
 """
 
 import functools
@@ -24,6 +24,7 @@ from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.sweep import sweep
 from alps_ppl.model.covariances import with_parameters
 from alps_ppl.model.memory import OutputNoise, PrivateMemory
+from alps_ppl.model.tails import noise_factors
 
 TIMES = np.array([0.0, 0.6, 1.5, 2.1, 4.0])
 OBSERVED = np.array([[1, 1], [0, 1], [1, 1], [1, 0], [1, 1]], bool)
@@ -36,10 +37,14 @@ MEMORY = PrivateMemory(np.array([0.0, 0.6, 0.95]), np.array([1.0, 0.8, 3.0]), np
 RANGES = {"a": {"scale": (0.3, 4.0, 3)}, "b": {"scale": (0.3, 4.0, 3)}, "c": {"scale": (0.7, 5.0, 4)}}
 
 
-def small_model(memory=False, unknown=False):
+STUDENT = {"noise_df": 3.0}
+
+
+def small_model(memory=False, unknown=False, student=False):
     """Three latents of two outputs, all priors unequal."""
     more = {"copies": {"c": 2}, "private_memory": MEMORY} if memory else {}
     more |= {"covariance_ranges": RANGES} if unknown else {}
+    more |= STUDENT if student else {}
     third = kernels.ExpSquared(scale=1.5) if unknown else alps.linear_periodic(2.5)
     return alps.ALPS(
         {"a": kernels.Exp(scale=1.0), "b": kernels.Exp(scale=1.0), "c": third},
@@ -68,15 +73,15 @@ def own_precisions():
 
 
 @functools.cache
-def _draws_of_the_program(memory, unknown):
-    draw = Predictive(small_model(memory, unknown), num_samples=20_000, parallel=True)
+def _draws_of_the_program(memory, unknown, student):
+    draw = Predictive(small_model(memory, unknown, student), num_samples=20_000, parallel=True)
     return jax.jit(lambda key: draw(key, TIMES))(random.key(20261128))
 
 
-def prior(key, num, memory=False, unknown=False):
+def prior(key, num, memory=False, unknown=False, student=False):
     """The program's own draws of all its sites, y included: ``num`` of a pool, since tracing it takes seconds."""
     chosen = random.choice(key, 20_000, (num,), replace=False)
-    sites = {name: value[chosen] for name, value in _draws_of_the_program(memory, unknown).items()}
+    sites = {name: value[chosen] for name, value in _draws_of_the_program(memory, unknown, student).items()}
     if unknown:
         grids = small_model(memory, unknown).unknown_scales.items()
         points = [one.grid.nearest(sites[f"{name}.{one.path}"]) for name, one in grids]
@@ -87,8 +92,8 @@ def prior(key, num, memory=False, unknown=False):
 class Simulation:
     """Sweeps of the small model, with y (time, output) as an argument of the compiled program."""
 
-    def __init__(self, moves, *, states=False, memory=False, unknown=False):
-        self.model = small_model(memory, unknown)
+    def __init__(self, moves, *, states=False, memory=False, unknown=False, student=False):
+        self.model = small_model(memory, unknown, student)
         self.kernel = alps.ALPSGibbs(self.model, moves=moves, start="prior")
         # With states, the two rough latents have Markov states and the third has features.
         with mock.patch.object(features, "LOW_RANK", 2 if states else features.LOW_RANK):
@@ -98,7 +103,7 @@ class Simulation:
 
     def states(self, key, num, sites=None):
         """First states of ``num`` chains, at ``sites`` where they are given."""
-        names = ("b", "H", "x", "noise_variance", "memory", "scales")
+        names = ("b", "H", "x", "noise_variance", "memory", "scales", "noise_factor")
         given = {name: sites[name] for name in names if name in sites} if sites else None
         state = self.kernel.first_states(random.split(key, num), 0, given)
         if given and "scales" in given:  # what x's own weights are is ill-conditioned; y comes after them
@@ -116,6 +121,7 @@ class Simulation:
             sum_squares=(filled**2).sum(0),
             states=stats.states and stats.states._replace(sums=filled),
             private=stats.private and self._private(stats.private, filled),
+            cells=stats.cells and stats.cells._replace(y=filled),
         )
         return sweep(self.kernel.plan, self.model, stats, state)
 
@@ -126,13 +132,22 @@ class Simulation:
         return private._replace(
             projection=projection[..., : private.projection.shape[-1]],
             sum_squares=jnp.einsum("git,ti->gi", weighted, filled),
-            y=filled,
         )
 
     def redraw(self, key, sites):
         """Y given all sites."""
         noise = random.normal(key, sites["f"].shape)
-        if "memory" in sites:
+        if "noise_factor" in sites:
+            v = jnp.asarray(self.model.tails.variance)[sites["noise_factor"]]
+            if "memory" not in sites:
+                noise *= jnp.sqrt(v)
+            else:
+                white = (1 - MEMORY.share)[:, None, None] * np.eye(5)
+                path = jnp.linalg.cholesky(own_covariances() - white + 1e-12 * np.eye(5))[sites["memory"]]
+                other = random.normal(random.fold_in(key, 1), sites["f"].shape)
+                share = jnp.asarray(MEMORY.share)[sites["memory"]]
+                noise = jnp.sqrt((1 - share) * v) * noise + jnp.einsum("its,si->ti", path, other)
+        elif "memory" in sites:
             factors = jnp.linalg.cholesky(own_covariances())[sites["memory"]]
             noise = jnp.einsum("its,si->ti", factors, noise)
         return sites["f"] + jnp.sqrt(sites["noise_variance"]) * noise
@@ -172,6 +187,8 @@ def _if(flag, step):
 def log_likelihood(sites, y):
     """Of the observed cells."""
     f, noise_variance = sites["f"], sites["noise_variance"]
+    if "noise_factor" in sites:
+        noise_variance *= jnp.asarray(noise_factors(STUDENT["noise_df"]).variance)[sites["noise_factor"]]
     if "memory" in sites:
         observed = jnp.where(OBSERVED, y, jnp.nan)
         return OutputNoise(f, noise_variance, MEMORY.at(sites["memory"]), jnp.asarray(TIMES), observed).log_prob(y)
@@ -190,6 +207,11 @@ def summaries(sites, y):
         parts = zip(scale, b[:3], x[:3, 0] * x[:3, 1], strict=True)
         found |= {f"scale {j}": jnp.stack([at, gate * at, lag * at]) for j, (at, gate, lag) in enumerate(parts)}
         found["scale f^2"] = jnp.outer(scale[2], f[0] ** 2)
+    if "noise_factor" in sites:
+        factor = jnp.asarray(noise_factors(STUDENT["noise_df"]).variance)[sites["noise_factor"]]
+        found |= {"log factor": jnp.log(factor), "log factor squared": jnp.log(factor) ** 2}
+        found |= {"log factor log noise": jnp.log(factor) * log_noise, "1 / factor f^2": f**2 / factor}
+        found |= {"log factors": jnp.log(factor)[1:] * jnp.log(factor)[:-1]}
     return found | {
         "b": b,
         "b b'": jnp.stack([b[0] * b[1], b[0] * b[2], b[1] * b[2]]),
@@ -207,9 +229,9 @@ def summaries(sites, y):
 
 
 @functools.cache
-def prior_means(memory=False, unknown=False):
+def prior_means(memory=False, unknown=False, student=False):
     """The exact means of ``summaries`` (and of the gates' probabilities) when y is drawn too."""
-    model = small_model(memory, unknown)
+    model = small_model(memory, unknown, student)
     prob, s = model.inclusion_prob, model.mixing_variance
     variance, lagged = np.ones((len(prob), 5)), np.ones((len(prob), 4))
     scaled = {}
@@ -237,7 +259,14 @@ def prior_means(memory=False, unknown=False):
         for i in range(2):
             seen = np.ix_(OBSERVED[:, i], OBSERVED[:, i])
             half_log_det += 0.5 * point @ [np.linalg.slogdet(C[seen])[1] for C in own_covariances()]
-    return found | {
+    log_factor = 0.0
+    if student:
+        factor, mass = model.tails.variance, np.exp(model.tails.log_prior)
+        log_factor, ones = mass @ np.log(factor), np.ones((5, 2))
+        found |= {"log factor": log_factor * ones, "log factor squared": mass @ np.log(factor) ** 2 * ones}
+        found |= {"log factor log noise": log_factor * log_noise * ones, "log factors": log_factor**2 * ones[1:]}
+        found |= {"1 / factor f^2": mass @ (1 / factor) * np.tile(s @ prob, (5, 1))}
+    means = {
         "b": prob,
         "b b'": np.array([prob[0] * prob[1], prob[0] * prob[2], prob[1] * prob[2]]),
         "|H|": abs_H,
@@ -249,6 +278,9 @@ def prior_means(memory=False, unknown=False):
         "(log noise)^2": np.full(2, special.polygamma(1, shape) + log_noise**2),
         "b log noise": np.tile(prob * log_noise, (2, 1)),
         "f^2": np.tile(s @ prob, (5, 1)),
-        "log likelihood": -0.5 * OBSERVED.sum() * (np.log(2 * np.pi) + log_noise + 1) - half_log_det,
+        "log likelihood": -0.5 * OBSERVED.sum() * (np.log(2 * np.pi) + log_noise + log_factor + 1) - half_log_det,
         "gate_prob": prob[model.first],
     }
+    if memory and student:  # log |C| has no closed form
+        del means["log likelihood"]
+    return found | means

@@ -19,7 +19,7 @@ from mistakes import MISTAKES, possible
 from scipy import stats
 from simulation import Simulation, choose, prior, prior_means, summaries
 
-from alps_ppl.gibbs import conditionals, handover, shears
+from alps_ppl.gibbs import conditionals, handover, shears, student
 from alps_ppl.gibbs.kernel import CHOICE, SETS
 
 NUM_CHAINS = 1_000
@@ -30,11 +30,11 @@ SINGLE = {move: {move} if "gate" in move else {"gate", move} for move in CHOICE}
 
 
 @functools.cache
-def program(states=False, memory=False, unknown=False):
+def program(states=False, memory=False, unknown=False, student=False):
     """All moves and mistakes in one compiled program: each chain's means of the test functions over its sweeps."""
     chosen = [move for move in CHOICE if not (states and move == "gate_latent")]
-    simulation = Simulation(chosen, states=states, memory=memory, unknown=unknown)
-    zeros = jax.tree.map(lambda mean: jnp.zeros(np.shape(mean)), prior_means(memory, unknown))
+    simulation = Simulation(chosen, states=states, memory=memory, unknown=unknown, student=student)
+    zeros = jax.tree.map(lambda mean: jnp.zeros(np.shape(mean)), prior_means(memory, unknown, student))
 
     @jax.jit
     def means(chains, keys, num_sweeps, moves, mistakes):
@@ -51,6 +51,7 @@ def program(states=False, memory=False, unknown=False):
             state = simulation.sweep(state, y)
             sites = simulation.sites(state)
             values = summaries(sites, y) | {"gate_prob": state.gate_prob}
+            values = {name: values[name] for name in zeros}
             return state, sites, jax.tree.map(jnp.add, total, values)
 
         _, _, total = jax.lax.fori_loop(0, num_sweeps, step, (state, simulation.sites(state), zeros))
@@ -58,20 +59,20 @@ def program(states=False, memory=False, unknown=False):
 
     def run(key, moves, mistake=None):
         keys = random.split(key, 3)
-        chains = simulation.states(keys[0], NUM_CHAINS, prior(keys[1], NUM_CHAINS, memory, unknown))
+        chains = simulation.states(keys[0], NUM_CHAINS, prior(keys[1], NUM_CHAINS, memory, unknown, student))
         flags = {move: jnp.asarray(move in moves) for move in chosen}
-        mistakes = None if states or memory else {name: jnp.asarray(name == mistake) for name in MISTAKES}
-        num_sweeps = NUM_SWEEPS_OF_A_MISTAKE if mistake or unknown else NUM_SWEEPS
+        mistakes = None if states or memory or student else {name: jnp.asarray(name == mistake) for name in MISTAKES}
+        num_sweeps = NUM_SWEEPS_OF_A_MISTAKE if mistake or unknown or student else NUM_SWEEPS
         return means(chains, random.split(keys[2], NUM_CHAINS), num_sweeps, flags, mistakes)
 
     return run
 
 
-def z_scores(means, memory=False, unknown=False):
+def z_scores(means, memory=False, unknown=False, student=False):
     """By test function, of the mean over chains."""
     return {
         name: (means[name].mean(0) - exact) / (means[name].std(0, ddof=1) / np.sqrt(NUM_CHAINS))
-        for name, exact in prior_means(memory, unknown).items()
+        for name, exact in prior_means(memory, unknown, student).items()
     }
 
 
@@ -92,8 +93,8 @@ def z_scores_with(mistake, key):
     return z_scores(program()(key, {MISTAKES[mistake].move, *MISTAKES[mistake].others}, mistake))
 
 
-def keeps_the_prior(moves, states, key, memory=False, unknown=False):
-    scores = z_scores(program(states, memory, unknown)(key, moves), memory, unknown)
+def keeps_the_prior(moves, states, key, memory=False, unknown=False, student=False):
+    scores = z_scores(program(states, memory, unknown, student)(key, moves), memory, unknown, student)
     print(moves, "states" if states else "features", *largest(scores))
     return largest(scores)[0] < bound(scores)
 
@@ -126,6 +127,29 @@ def test_so_do_copies_and_private_memories(name, states, key):
 def test_so_do_unknown_scales(name, states, key):
     """Two rough processes of one range, which can change places, and a cycle of unknown period with two copies."""
     assert keeps_the_prior(SETS[name], states, key, memory=True, unknown=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("states", "memory"), [(False, False), (True, False), (False, True), (True, True)])
+def test_so_do_the_factors_of_students_noise(states, memory, key):
+    """With white noise alone, and beside the outputs' memories."""
+    assert keeps_the_prior(SETS["all"], states, key, memory=memory, student=True)
+
+
+def as_white_noise(right):
+    def draw(grid, errors, times, precision, memory, uniform):
+        return right(grid, errors, times, precision, memory._replace(share=0 * memory.share), uniform)
+
+    return draw
+
+
+@pytest.mark.slow
+def test_a_mistake_with_students_noise_is_caught(key):
+    """The factors drawn as if there were no memory beside the noise."""
+    with mock.patch.object(student, "draw_factors", as_white_noise(student.draw_factors)):
+        scores = z_scores(program.__wrapped__(memory=True, student=True)(key, {"gate_column"}), True, student=True)
+    print(*largest(scores))
+    assert largest(scores)[0] > bound(scores)
 
 
 @pytest.mark.slow

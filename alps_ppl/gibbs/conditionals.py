@@ -116,8 +116,8 @@ def log_evidence(stats: Statistics, H: Mixing, b: PerLatent, noise_variance: Per
     """Log p(Y | H, b, sigma^2), the latents integrated out: the linear mixing model's evidence."""
     s, gated, white = _independent(stats, H * b, noise_variance)
     half_log_det = jnp.zeros((), H.dtype) if s is None else s.half_log_det
-    if s is None and stats.private is not None:
-        half_log_det -= stats.private.half_log_det[stats.point, jnp.arange(len(white))].sum()
+    if stats.half_log_det is not None:
+        half_log_det -= stats.half_log_det.sum()
     without = -0.5 * (stats.num_observed @ jnp.log(2 * jnp.pi * white) + stats.sum_squares @ (1 / white))
     return without + _weights(stats, s, gated, white).log_integral + half_log_det
 

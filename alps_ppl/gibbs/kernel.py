@@ -140,18 +140,21 @@ class ALPSGibbs(MCMCKernel):
         private_states = len(self.model.outputs) if has_private and self.features.space is not None else 0
         weights = np.bincount(self.model.gate_of[layout.owner], minlength=len(self.model.gate_names))
         memories = tuple(np.flatnonzero(weights > FEW_WEIGHTS).tolist()) if has_private else ()
-        if not memories or not self.model.learns_noise:
+        student = self.model.tails is not None
+        if not memories or not self.model.learns_noise or student:
             moves = tuple(name for name in moves if name != "hand_over")
         if not self.model.unknown_scales:
             moves = tuple(name for name in moves if name != "unknown_scale")
         pairs = sheared(layout, self.features.observe) if self.features.space is not None else ()
         moves = tuple(name for name in moves if name != "shear" or pairs)
-        self.plan = Plan(moves, layout, _equal_pairs(self.model), private_states, memories, pairs)
+        factors: Any = self.y.shape if student else (0, 0)
+        self.plan = Plan(moves, layout, _equal_pairs(self.model), private_states, memories, pairs, factors)
         self.stats = statistics(
             self.features,
             self.y,
             self.model.private_memory,
             [unknown.grid.log_prior for unknown in self.model.unknown_scales.values()],
+            student,
         )
         _warn_if_imprecise(self.model, self.stats)
 
@@ -233,6 +236,7 @@ class ALPSGibbs(MCMCKernel):
         sizes |= {"inclusion_prob": ()} if model.learns_inclusion else {}
         sizes |= {"scales": (len(model.unknown_scales),)} if model.unknown_scales else {}
         sizes |= {} if model.private_memory is None else {"memory": (len(model.outputs),)}
+        sizes |= {} if model.tails is None else {"noise_factor": self.y.shape}
         if not set(sites) <= set(sizes):
             raise ValueError(f"init_params: expected some of {list(sizes)}, got {sorted(sites)}")
         for name, value in sites.items():
@@ -247,6 +251,10 @@ class ALPSGibbs(MCMCKernel):
                 "memory": (
                     "points of the private memory's grid",
                     lambda v: np.isin(v, range(len(getattr(model.private_memory, "share", ())))),
+                ),
+                "noise_factor": (
+                    "points of the noise factors' grid",
+                    lambda v: np.isin(v, range(len(getattr(model.tails, "variance", ())))),
                 ),
                 "noise_variance": ("positive, finite numbers", lambda v: (v > 0) & np.isfinite(v)),
             }.get(name, ("finite numbers", np.isfinite))

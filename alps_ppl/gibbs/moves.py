@@ -23,6 +23,7 @@ from alps_ppl.gibbs.products import residual_statistics
 from alps_ppl.gibbs.randomness import RandomNumbers, categorical, index
 from alps_ppl.gibbs.scales import unknown_scale
 from alps_ppl.gibbs.shears import shear
+from alps_ppl.gibbs.student import draw_cells
 from alps_ppl.gibbs.target import Chain, Move, Target, log_prior
 
 
@@ -238,19 +239,27 @@ def mixing(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
 def noise(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     """sigma_i^2 given the residuals, where it is learnt; and the residuals' squares (the paper has it fixed).
 
-    With a private memory the point of its grid is drawn first, sigma_i^2 integrated out.
+    With a private memory the point of its grid is drawn first, sigma_i^2 integrated out; and before it, where noise is
+    Student's, the cells' factors.
     """
     model, stats = target.model, target.stats
-    if model.private_memory is None:
+    if model.tails is not None:
+        chain = draw_cells(target, chain, random)
+    elif model.private_memory is None:
         squares = c.residual_sum_squares(stats, target.moments(chain), chain.H, chain.b)
+        chain = chain._replace(residual_squares=squares)
     else:
         residuals: Any = residual_statistics(target.at_scales(chain), chain.weights, chain.H, chain.b)
         points = c.memory_conditional(residuals, model.noise_variance)
         memory = categorical(points.probs, random.uniform["noise"])
         memory = jnp.where(jnp.isnan(target.own_variance), memory, jnp.argmin(model.private_memory.share))
-        chain = chain._replace(memory=memory.astype(jnp.int32))
-        squares = residuals.private.sum_squares[memory, jnp.arange(len(memory))]
-    chain = chain._replace(residual_squares=jnp.clip(squares, 0.0))
+        here = memory, jnp.arange(len(memory))
+        chain = chain._replace(
+            memory=memory.astype(jnp.int32),
+            residual_squares=residuals.private.sum_squares[here],
+            half_log_det=residuals.private.half_log_det[here],
+        )
+    chain = chain._replace(residual_squares=jnp.clip(chain.residual_squares, 0.0))
     if not model.learns_noise:
         return chain
     conditional = c.noise_conditional(stats, chain.residual_squares, model.noise_variance)

@@ -17,6 +17,7 @@ from alps_ppl.gibbs.kernel import ALPSGibbs, by_latents
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.draws import LatentDraws, Samples
 from alps_ppl.model.memory import own_memories
+from alps_ppl.model.tails import spread_evenly
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,6 +72,8 @@ class GibbsFit:
         basis = self.features.basis(jnp.asarray(self.features.phi(), self.weights.dtype))
         draws = {name: sites[name] for name in ("weights", "H", "memory")}
         draws |= {"b": self.model.gates(sites["b"].astype(self.y.dtype)), "s2": self.model.noise_variances(sites)}
+        if (tails := self.model.tails) is not None:
+            draws["factors"] = jnp.asarray(tails.variance, self.y.dtype)[sites["noise_factor"]]
         return _own_memories(
             self.features.layout.features,
             self.model.private_memory,
@@ -98,11 +101,13 @@ class GibbsFit:
             extended = self._at_scales(sites, gated_H, noise, new_inputs)
         else:
             extended = LatentDraws(gated_H, noise, sites["weights"], *self.features.extend(new_inputs))
-        if self.model.private_memory is None or len(new_inputs) == 0:
-            return extended
-        own_mean, own_variance = self._own_memories(sites, new_inputs)
-        white = noise * (1 - self.model.private_memory.at(sites["memory"]).share)
-        return extended._replace(noise_variance=white, own_mean=own_mean, own_variance=own_variance)
+        if self.model.private_memory is not None and len(new_inputs):
+            own_mean, own_variance = self._own_memories(sites, new_inputs)
+            white = noise * (1 - self.model.private_memory.at(sites["memory"]).share)
+            extended = extended._replace(noise_variance=white, own_mean=own_mean, own_variance=own_variance)
+        if (tails := self.model.tails) is not None:
+            extended = extended._replace(noise_variance=extended.noise_variance * spread_evenly(tails, *noise.shape))
+        return extended
 
     def _at_scales(self, sites: dict[str, Array], gated_H: Array, noise: Array, new_inputs: Array) -> LatentDraws:
         """Where scales are unknown, what a draw says of a latent depends on its scale: one latent for each visited."""
@@ -162,7 +167,7 @@ def _own_memories(layout, grid, basis, inputs, y, new_inputs, draws, rng_key):
 def fit_of_draws(kernel: ALPSGibbs, draws: dict[str, Array]) -> GibbsFit:
     """The fit of a kernel's collected fields: z's, with b the gates', potential_energy and gate_prob."""
     model, features = kernel.model, kernel.features
-    names = ("b", "H", "noise_variance", "inclusion_prob", "memory", *model.scale_sites)
+    names = ("b", "H", "noise_variance", "inclusion_prob", "memory", "noise_factor", *model.scale_sites)
     sites = {name: v for name, v in draws.items() if name in names}
     stats = {"gate_prob": draws["gate_prob"], "lp": -draws["potential_energy"]}
     weights = features.held_weights(draws["weights"], draws.get("scales"))

@@ -27,10 +27,10 @@ def moments(stats: Statistics, weights: Float[Array, " weight"], num_latents: in
     x = s.phi @ W + states @ s.observe.T
     if stats.private is None:
         return Moments(jnp.einsum("pt,tj,tk->pjk", s.counts, x, x)[stats.pattern], s.sums.T @ x)
-    private = stats.private
-    filter_ = kalman(stats.memory.column, private.times, private.observed[..., None])
-    columns = jnp.broadcast_to(x[private.row][:, None], (*private.y.shape, num_latents))
-    white = filter_.whiten(jnp.concatenate([columns, private.y[..., None]], -1))
+    cells: Any = stats.cells
+    filter_ = kalman(stats.memory.column, cells.times, cells.precision[..., None])
+    columns = jnp.broadcast_to(x[cells.row][:, None], (*cells.y.shape, num_latents))
+    white = filter_.whiten(jnp.concatenate([columns, cells.y[..., None]], -1))
     products = jnp.einsum("tij,tik->ijk", white, white)
     return Moments(products[:, :-1, :-1], products[:, :-1, -1])
 
@@ -80,13 +80,14 @@ def residual_statistics(
         projection, squares = jax.lax.map(of_output, jnp.arange(len(v)))
         projection = jnp.swapaxes(projection, 0, 1)
         return stats._replace(private=private._replace(projection=projection, sum_squares=jnp.clip(squares.T, 0.0)))
-    s = stats.states
+    s, cells = stats.states, stats.cells
+    assert cells is not None
     f = s.phi @ v.T + states @ s.observe.T @ gated.T
-    errors = jnp.where(private.observed, private.y - f[private.row], 0.0)
-    sums = jnp.zeros_like(s.sums).at[private.row].add(errors)
+    errors = jnp.where(cells.precision > 0, cells.y - f[cells.row], 0.0)
+    sums = jnp.zeros_like(s.sums).at[cells.row].add(errors)
 
     def squares_of(memory, outputs):
-        filter_ = kalman(memory, private.times, private.observed[:, None, outputs])
+        filter_ = kalman(memory, cells.times, cells.precision[:, None, outputs])
         return (filter_.whiten(jnp.broadcast_to(errors[:, None, outputs], filter_.gain.shape)) ** 2).sum(0)
 
     everywhere = slice(None)
@@ -103,5 +104,6 @@ def residual_statistics(
         projection=sums.T @ s.phi,
         sum_squares=(errors**2).sum(0),
         states=s._replace(sums=sums),
-        private=private._replace(y=errors, sum_squares=sum_squares),
+        private=private._replace(sum_squares=sum_squares),
+        cells=cells._replace(y=errors),
     )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from alps_ppl.gibbs.families import Family
 from alps_ppl.gibbs.features import Features
@@ -41,7 +41,7 @@ class PrivateStatistics(NamedTuple):
     """The same with each output's own covariance C_g in the place of I, for every point g of the private memory's grid.
 
     Where there are Markov latents, C_g^-1 isn't banded, and only what is of y alone is there: ``gram`` and
-    ``projection`` have no features then. Rows are sorted by time; ``row`` is the states' time of each.
+    ``projection`` have no features then, nor where noise is Student's.
     """
 
     memory: PrivateMemory
@@ -49,10 +49,20 @@ class PrivateStatistics(NamedTuple):
     projection: Float[Array, "point output feature"]  # Phi^T C^-1 y_i
     sum_squares: Float[Array, "point output"]  # y_i^T C^-1 y_i
     half_log_det: Float[Array, "point output"]
+
+
+class Cells(NamedTuple):
+    """Every cell, where sums over times won't do: beside private memories as states, and where noise is Student's.
+
+    Rows are sorted by time: ``order`` takes y's to them, and ``row`` is the states' time of each.
+    """
+
     times: Float[Array, " row"]
-    y: Float[Array, "row output"]
-    observed: Bool[Array, "row output"]
+    y: Float[Array, "row output"]  # 0 where it is missing
+    precision: Float[Array, "row output"]  # of a cell's white noise beside others', 0 where it is missing
+    order: Int[Array, " row"]
     row: Int[Array, " row"]
+    phi: Float[Array, "row feature"] | None = None  # where noise is Student's
 
 
 class ScaleStatistics(NamedTuple):
@@ -83,7 +93,9 @@ class Statistics(NamedTuple):
     owner: Int[Array, " weight"]  # which latent a weight belongs to
     states: StateStatistics | None = None
     private: PrivateStatistics | None = None
+    cells: Cells | None = None
     point: Any = None  # of the grid, where each output is: ``given``
+    half_log_det: Any = None  # (output,), of the covariances in the place of I
     scales: tuple[ScaleStatistics, ...] = ()
     to_features: Any = None  # (feature, own weight), where scales are unknown: ``at_scales``
 
@@ -105,6 +117,7 @@ class Statistics(NamedTuple):
             pattern=output,
             projection=private.projection[point, output],
             sum_squares=private.sum_squares[point, output],
+            half_log_det=private.half_log_det[point, output],
             point=point,
         )
         return here._of_own_weights()
@@ -159,10 +172,11 @@ def statistics(
     y: Float[Array, "time output"],
     private_memory: PrivateMemory | None = None,
     log_priors: Sequence[Any] = (),
+    student: bool = False,
 ) -> Statistics:
     """The sufficient statistics, summed in float64 and returned in ``y``'s precision.
 
-    ``log_priors`` are those of the points of each unknown scale.
+    ``log_priors`` are those of the points of each unknown scale; ``student`` is whether cells have noise factors.
     """
     values = np.asarray(y, np.float64)
     observed = ~np.isnan(values)
@@ -170,6 +184,7 @@ def statistics(
     patterns, pattern = np.unique(observed, axis=1, return_inverse=True)
     pattern = pattern.reshape(-1)
     array = partial(jnp.asarray, dtype=y.dtype)
+    needs_cells = student or (features.space is not None and private_memory is not None)
     r = features.num_features
     gram, projection = np.zeros((patterns.shape[1], r, r)), np.zeros((values.shape[1], r))
     for rows in row_slices(len(values)):
@@ -184,7 +199,9 @@ def statistics(
         num_observed=array(observed.sum(0)),
         owner=jnp.asarray(features.owner),
         states=_state_statistics(features, patterns, filled, array) if features.space is not None else None,
-        private=private_memory and _private_statistics(features, patterns, pattern, filled, private_memory, array),
+        private=private_memory
+        and _private_statistics(features, patterns, pattern, filled, private_memory, array, student),
+        cells=_cells(features, observed, filled, array, student) if needs_cells else None,
         scales=tuple(
             _scale_statistics(one, logs, features, array)
             for one, logs in zip(features.families, log_priors, strict=True)
@@ -207,11 +224,23 @@ def _scale_statistics(one: Family, log_prior, features: Features, array) -> Scal
     )
 
 
-def _private_statistics(features: Features, patterns, pattern, filled, memory: PrivateMemory, array):
+def _cells(features: Features, observed, filled, array, student: bool) -> Cells:
+    order = np.argsort(features.times, kind="stable")
+    return Cells(
+        times=array(features.times[order]),
+        y=array(filled[order]),
+        precision=array(observed[order]),
+        order=jnp.asarray(order),
+        row=jnp.asarray(np.zeros(len(order), int) if features.space is None else features.row[order]),
+        phi=array(features.phi(features.times[order])) if student else None,
+    )
+
+
+def _private_statistics(features: Features, patterns, pattern, filled, memory: PrivateMemory, array, student):
     """The same sums of columns that each point's Kalman filter has whitened."""
     order = np.argsort(features.times, kind="stable")
     times, y = features.times[order], filled[order]
-    phi = features.phi(times) if features.space is None else np.zeros((len(times), 0))
+    phi = np.zeros((len(times), 0)) if student or features.space is not None else features.phi(times)
     # As many points at a time as memory allows.
     numbers = len(times) * (patterns.shape[1] * phi.shape[1] + y.shape[1])
     with jax.enable_x64(True):
@@ -224,10 +253,6 @@ def _private_statistics(features: Features, patterns, pattern, filled, memory: P
         projection=array(projection),
         sum_squares=array(sum_squares),
         half_log_det=array(half_log_det),
-        times=array(times),
-        y=array(y),
-        observed=jnp.asarray(patterns[order][:, pattern]),
-        row=jnp.asarray(np.zeros(len(times), int) if features.space is None else features.row[order]),
     )
 
 

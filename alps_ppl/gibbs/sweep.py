@@ -15,6 +15,7 @@ from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.products import weights_squares
 from alps_ppl.gibbs.randomness import RandomNumbers, random_numbers
 from alps_ppl.gibbs.statistics import Statistics
+from alps_ppl.gibbs.student import at_factors
 from alps_ppl.gibbs.target import Chain, Plan, Sizes, Target, log_prior
 from alps_ppl.model.alps import ALPS
 
@@ -33,6 +34,7 @@ UNIFORMS = (
     "noise",
     "hand_over",
     "unknown_scale",
+    "noise_factor",
 )
 STARTS = ("held", "prior", "dispersed", "off", "on")
 
@@ -40,8 +42,8 @@ STARTS = ("held", "prior", "dispersed", "off", "on")
 class ALPSGibbsState(NamedTuple):
     """What moves from sweep to sweep; the data's statistics are arguments of the compiled sweep.
 
-    ``z``: b (latent), H, the latents' weights and, where they are learnt, noise_variance, inclusion_prob, memory
-    and ``scales``, the points of unknown scales.
+    ``z``: b (latent), H, the latents' weights and, where they are learnt, noise_variance, inclusion_prob, memory,
+    noise_factor and ``scales``, the points of unknown scales.
     ``potential_energy`` is -log p(Y, w, H, b, sigma^2), with the latents' weights for the latents; NaN
     before the first sweep. ``gate_prob`` (gate,) is the probability with which the sweep drew each gate on: its mean
     over the draws estimates the inclusion probability with less Monte Carlo error than the mean of ``b``.
@@ -75,8 +77,11 @@ def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> 
     variance = stats.sum_squares / jnp.maximum(stats.num_observed, 1)
     held = jnp.array([0.5, 0.2], dtype)[jnp.argmax(state.white_sweeps > 0)] * variance
     own_variance = jnp.where((state.white_sweeps > 0).any() & (variance > 0), held, jnp.nan)
+    learnt = z.get("inclusion_prob"), z.get("memory"), z.get("scales"), z.get("noise_factor")
+    if model.tails is not None:
+        factors = jnp.asarray(model.tails.variance, dtype)[z["noise_factor"]]
+        stats = at_factors(stats, factors, z.get("memory"))
     target = Target(plan, model, stats, logits, own_variance)
-    learnt = z.get("inclusion_prob"), z.get("memory"), z.get("scales")
     chain = Chain(z["H"], z["b"].astype(dtype), z["weights"], model.noise_variances(z), *learnt)
     rng_key, key, gamma_key = random.split(state.rng_key, 3)
     numbers = _numbers(plan, target, key, dtype)._replace(key=gamma_key)
@@ -89,6 +94,7 @@ def sweep(plan: Plan, model: ALPS, stats: Statistics, state: ALPSGibbsState) -> 
     z |= {"inclusion_prob": chain.inclusion_prob} if model.learns_inclusion else {}
     z |= {} if model.private_memory is None else {"memory": chain.memory}
     z |= {"scales": chain.scales} if model.unknown_scales else {}
+    z |= {} if model.tails is None else {"noise_factor": chain.noise_factor}
     gate_prob = jnp.nanmean(jnp.stack(chain.gate_probs), 0)
     energy = _potential_energy(target, chain)
     white_sweeps = state.white_sweeps.at[jnp.argmax(state.white_sweeps > 0)].add(-1)
@@ -148,8 +154,11 @@ def first_state(
         keys = random.split(random.fold_in(noise_key, 2), len(stats.scales))
         drawn = [random.categorical(key, scale.log_prior) for key, scale in zip(keys, stats.scales, strict=True)]
         z["scales"] = jnp.stack(drawn)
+    if model.tails is not None:
+        z["noise_factor"] = jnp.full(plan.factors, model.tails.one)
     z = {name: jnp.asarray(sites.get(name, value), dtype) for name, value in z.items()}
     z |= {name: z[name].astype(jnp.int32) for name in {"memory", "scales"} & set(z)}
+    z |= {"noise_factor": z["noise_factor"].astype(jnp.int8)} if model.tails is not None else {}
     z["b"] = model.gates(z["b"]).astype(jnp.int32)
     unknown = jnp.full((), jnp.nan, dtype)  # the first sweep's to compute: a second of compilation
     left = jnp.asarray(open_sweeps, jnp.int32), jnp.full(2, white_sweeps // 2, jnp.int32)
@@ -167,6 +176,7 @@ def _numbers(plan: Plan, target: Target, key: Array, dtype) -> RandomNumbers:
     normal = {name: move.normal(sizes) for name, move in moves.items() if move.normal}
     uniform = {name: move.uniform(sizes) for name, move in moves.items() if move.uniform}
     uniform["acceptance"] = (1 + 3 * sizes.latents,)
+    uniform |= {} if model.tails is None else {"noise_factor": plan.factors}
     normal = {name: normal[name] for name in NORMALS if name in normal}
     numbers = random_numbers(key, normal, {name: uniform[name] for name in UNIFORMS if name in uniform}, dtype)
 
@@ -198,9 +208,12 @@ def _potential_energy(target: Target, chain: Chain) -> Float[Array, ""]:
     )
     if stats.states is not None:
         log_joint += stats.states.half_log_det
-    if stats.private is not None:
-        point, output = chain.memory, jnp.arange(len(noise))
-        log_joint += (stats.private.memory.log_prior[point] - stats.private.half_log_det[point, output]).sum()
+    if model.private_memory is not None:
+        log_joint += jnp.asarray(model.private_memory.log_prior, noise.dtype)[chain.memory].sum()
+    if model.tails is not None:
+        log_joint += jnp.asarray(model.tails.log_prior, noise.dtype)[chain.noise_factor].sum()
+    if chain.half_log_det is not None:
+        log_joint -= chain.half_log_det.sum()
     for k, scale in enumerate(stats.scales):
         log_joint += scale.log_prior[chain.scales[k]]
     if model.learns_noise:

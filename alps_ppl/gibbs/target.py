@@ -29,6 +29,7 @@ class Plan(NamedTuple):
     private_states: int = 0
     memories: tuple[int, ...] = ()
     sheared: tuple[tuple[int, int], ...] = ()
+    factors: tuple[int, int] = (0, 0)  # (time, output), of how many cells there are noise factors
 
     @property
     def num_normals(self) -> int:
@@ -39,7 +40,8 @@ class Plan(NamedTuple):
 class Chain(NamedTuple):
     """Where a chain is within a sweep.
 
-    ``residual_squares`` is each output's residual sum of squares once the noise has been drawn. ``gate_probs`` holds,
+    ``residual_squares`` is each output's residual sum of squares once the noise has been drawn, by the inverse of its
+    own covariance, of which ``half_log_det`` is half of the log determinant, None if it is I. ``gate_probs`` holds,
     for each move of the gates, the probabilities (gate) with which it drew them on.
     """
 
@@ -50,7 +52,9 @@ class Chain(NamedTuple):
     inclusion_prob: Any = None
     memory: Any = None  # (output,), the point of the private memory's grid
     scales: Any = None  # (scaled,), the points of unknown scales' grids
+    noise_factor: Any = None  # (time, output), the points of the cells' noise factors
     residual_squares: Any = None
+    half_log_det: Any = None
     gate_probs: tuple[Float[Array, " gate"], ...] = ()
 
     def with_gates(self, gate_prob: Float[Array, " gate"], **changed: Array) -> "Chain":

@@ -20,6 +20,7 @@ from alps_ppl.model.leaves import by_name, from_names
 from alps_ppl.model.memory import OutputNoise, PrivateMemory, UnknownMemoryNoise
 from alps_ppl.model.processes import GaussianProcess
 from alps_ppl.model.scales import OnGrid, UnknownScale
+from alps_ppl.model.tails import NoiseFactors, noise_factors
 from alps_ppl.model.unknown import UnknownParameters
 
 # Of the relaxed program's gates (paper, App. B.7).
@@ -79,6 +80,10 @@ class ALPS(UnknownParameters):
     noise_variance
         sigma^2 in squared output units. A number or one per output: fixed. A NumPyro distribution: learnt,
         with that prior for each output (the Gibbs sampler needs an InverseGamma).
+    noise_df
+        Student's t of so many degrees of freedom, from 2 to 30, for the white noise, of scale sigma_i: a cell far out
+        of all else then weighs little. None: the paper's normal noise. Each cell has a factor v of its
+        noise variance, the site ``noise_factor`` (time, output), a point of a grid: see ``alps_ppl.model.tails``.
     jitter
         Added to Gram matrices before a Cholesky factor, relative to their mean diagonal. Default 1e-8
         in float64 and 1e-4 in float32.
@@ -101,6 +106,7 @@ class ALPS(UnknownParameters):
         noise_variance: float | Sequence[float] | dist.Distribution,
         covariance_bounds: Mapping[str, Mapping[str, tuple[float, float]]] | None = None,
         covariance_ranges: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+        noise_df: float | None = None,
         jitter: float | None = None,
     ):
         names, of_name = arguments.named_covariances(covariances)
@@ -120,6 +126,7 @@ class ALPS(UnknownParameters):
         self.unknown_scales: dict[str, UnknownScale] = arguments.covariance_ranges(
             names, of_name, covariance_ranges or {}, self.covariance_bounds
         )
+        self.noise_df = None if noise_df is None else checks.in_range("noise_df", noise_df, 2.0, 30.0)
         self.jitter = None if jitter is None else checks.in_range("jitter", jitter, 0.0)
 
     def __call__(
@@ -139,7 +146,7 @@ class ALPS(UnknownParameters):
         y
             (time, output), NaN for a missing cell; None draws it.
         relaxed
-            Whether the gates are RelaxedBernoulli, and the point of a private memory is summed out.
+            Whether the gates are RelaxedBernoulli, and points of private memories and noise factors are summed out.
         num_times
             Of how many times these are a minibatch: only ``y`` is scaled up.
         """
@@ -156,7 +163,8 @@ class ALPS(UnknownParameters):
     ):
         """Eq. 2: ``__call__``, with its parameters, but without the check.
 
-        ``sum_out`` is whether the points of private memories are summed out, None: where the program is relaxed.
+        ``sum_out`` is whether the points of private memories and of noise factors are summed out, None: where the
+        program is relaxed.
         """
         sum_out = relaxed if sum_out is None else sum_out
         output = numpyro.plate("output", len(self.outputs))
@@ -192,6 +200,11 @@ class ALPS(UnknownParameters):
             )
             if self.private_memory is not None and not sum_out:
                 memory = numpyro.sample("memory", dist.Categorical(logits=self.private_memory.log_prior))
+        factors = None
+        if self.tails is not None and not sum_out:
+            with time, output:
+                point = numpyro.sample("noise_factor", dist.Categorical(logits=self.tails.log_prior))
+            factors = jnp.asarray(self.tails.variance, inputs.dtype)[point]
         if self.private_memory is not None:
             if num_times not in (None, len(inputs)):
                 raise ValueError(
@@ -199,13 +212,17 @@ class ALPS(UnknownParameters):
                 )
             f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
             if sum_out:
+                self.check_sum_out()
                 own = UnknownMemoryNoise(f, noise_variance, self.private_memory, inputs, observed=y)
             else:
-                own = OutputNoise(f, noise_variance, self.private_memory.at(memory), inputs, observed=y)
+                here = self.private_memory.at(memory)
+                own = OutputNoise(f, noise_variance, here, inputs, observed=y, factors=factors)
             return numpyro.sample("y", own, obs=None if y is None else jnp.nan_to_num(y))
         with time, output:
             f = numpyro.deterministic("f", (x.mT * b) @ H.mT)
-            noise = dist.Normal(f, jnp.sqrt(noise_variance))
+            noise = dist.Normal(f, jnp.sqrt(noise_variance if factors is None else noise_variance * factors))
+            if self.tails is not None and sum_out:
+                noise = self.tails.mixture(f, noise_variance)
             if y is None:
                 return numpyro.sample("y", noise)
             observed = ~jnp.isnan(y)
@@ -254,6 +271,18 @@ class ALPS(UnknownParameters):
             return self.mixing_variance.sum(1) + noise
         of_latents = prior_variances(self.covariances, checks.some_of(inputs)).mean(1)
         return self.mixing_variance @ np.asarray(of_latents) + noise
+
+    @property
+    def tails(self) -> NoiseFactors | None:
+        """The grid of the cells' noise factors, where noise is Student's."""
+        return None if self.noise_df is None else noise_factors(self.noise_df)
+
+    def check_sum_out(self) -> None:
+        """A ValueError where the points of memories and of noise factors can't both be summed out, as SVI needs."""
+        if self.tails is not None and self.private_memory is not None:
+            raise ValueError(
+                "noise_df: SVI can't have Student's noise and private memories together; fit by Gibbs, or leave one out"
+            )
 
     learns_inclusion = property(lambda self: self.inclusion_prior is not None, doc="Whether theta is a site.")
     learns_noise = property(lambda self: isinstance(self.noise_variance, dist.Distribution), doc="Whether sigma^2 is.")
@@ -327,7 +356,8 @@ class ALPS(UnknownParameters):
         paths = tuple((name, unknown.path) for name, unknown in self.unknown_scales.items())
         bounds = tuple((name, tuple(by_path.items())) for name, by_path in self.covariance_bounds.items())
         shape = (self.latents, self.copy_of, self.outputs, self.gate_names, tuple(self.gate_of.tolist()))
-        shape += (tuple(self.inclusion_prob.tolist()), bounds, paths, self.jitter, of_noise, of_inclusion)
+        shape += (tuple(self.inclusion_prob.tolist()), bounds, paths, self.noise_df, self.jitter, of_noise)
+        shape += (of_inclusion,)
         return numbers, shape
 
     @classmethod
@@ -337,7 +367,7 @@ class ALPS(UnknownParameters):
         model.covariances, model.mixing_variance, noise, inclusion, *rest = numbers
         model.private_memory, grids = rest
         model.latents, model.copy_of, model.outputs, model.gate_names, gate_of, inclusion_prob, *rest = shape
-        bounds, paths, model.jitter, *of_priors = rest
+        bounds, paths, model.noise_df, model.jitter, *of_priors = rest
         model.noise_variance, model.inclusion_prior = map(from_names, (noise, inclusion), of_priors)
         named = zip(paths, grids, strict=True)
         model.unknown_scales = {name: UnknownScale(path, grid) for (name, path), grid in named}

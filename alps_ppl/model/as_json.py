@@ -39,6 +39,8 @@ def describe(model: ALPS) -> dict:
         described["unknown_scales"] = [
             [name, path, encode(list(map(np.asarray, grid)))] for name, (path, grid) in model.unknown_scales.items()
         ]
+    if model.noise_df is not None:
+        described["noise_df"] = model.noise_df
     return described | {name: encode(getattr(model, name)) for name in ARGUMENTS}
 
 
@@ -66,6 +68,7 @@ def rebuild(description: dict) -> ALPS:
         copies={name: count for (name, _), count in zip(named, description["copies"], strict=True)},
         mixing_variance=decode(description["mixing_variance"]),
         private_memory=None if memory is None else PrivateMemory(*memory),
+        noise_df=description.get("noise_df"),
         **{name: decode(description[name]) for name in ARGUMENTS},
     )
     # Their grids are numbers, which their arguments give to rounding only.

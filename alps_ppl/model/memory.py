@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
+from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Int
 from numpyro.distributions import constraints
 
 from alps_ppl import checks
+from alps_ppl.model.tails import NoiseFactors
 
 SHARES = (0.0, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
 NUM_LENGTHSCALES = 10
@@ -133,22 +135,28 @@ class Filter(NamedTuple):
         return jax.lax.scan(backward, start, steps, reverse=True)[1]
 
 
-def kalman(memory: PrivateMemory, times: Float[Array, " time"], observed: Array, dtype: Any = None) -> Filter:
-    """The filter of ``memory``'s points where ``observed`` (time, lane), at sorted ``times``; lanes broadcast."""
+def kalman(memory: PrivateMemory, times: Float[Array, " time"], precision: Array, dtype: Any = None) -> Filter:
+    """The filter of ``memory``'s points at sorted ``times``; lanes broadcast.
+
+    ``precision`` (time, lane) divides each cell's white noise variance: 1 or True for a cell as any other, 0 or False
+    for one that is missing.
+    """
     rho, lengthscale = (jnp.asarray(values, dtype) for values in memory[:2])
-    shape = jnp.broadcast_shapes(rho.shape, observed.shape[1:])
+    precision = precision.astype(rho.dtype)
+    shape = jnp.broadcast_shapes(rho.shape, precision.shape[1:])
     steps = jnp.concatenate([jnp.full(1, jnp.inf, times.dtype), jnp.diff(times)])
 
     def step(left, here):
-        since, seen = here
+        since, precision = here
+        seen = precision > 0
         decay = jnp.exp(-since / lengthscale)
         prior = decay**2 * left + rho * (1 - decay**2)
-        variance = prior + 1 - rho
+        variance = prior + (1 - rho) / jnp.where(seen, precision, 1.0)
         gain = jnp.where(seen, prior / variance, 0.0)
         inverse_sd = jnp.where(seen, 1 / jnp.sqrt(variance), 0.0)
         return prior * (1 - gain), (jnp.broadcast_to(decay, shape), prior, gain, inverse_sd)
 
-    return Filter(*jax.lax.scan(step, jnp.zeros(shape, rho.dtype), (steps.astype(rho.dtype), observed))[1])
+    return Filter(*jax.lax.scan(step, jnp.zeros(shape, rho.dtype), (steps.astype(rho.dtype), precision))[1])
 
 
 class _Noise(dist.Distribution):
@@ -166,13 +174,18 @@ class _Noise(dist.Distribution):
         (time,), in any order.
     observed
         y (time, output), whose NaN are left out of the density; None: all are observed.
+    factors
+        What each cell's white noise variance is multiplied by, (time, output); None: 1.
     """
 
     support = constraints.independent(constraints.real, 2)
-    pytree_data_fields = ("f", "own_variance", "memory", "inputs", "observed")
+    pytree_data_fields = ("f", "own_variance", "memory", "inputs", "observed", "factors")
 
-    def __init__(self, f, own_variance, memory: PrivateMemory, inputs, observed=None, *, validate_args=None):
+    def __init__(
+        self, f, own_variance, memory: PrivateMemory, inputs, observed=None, factors=None, *, validate_args=None
+    ):
         self.f, self.own_variance, self.memory, self.inputs = f, own_variance, memory, inputs
+        self.factors = factors
         self.observed = jnp.ones(f.shape, bool) if observed is None else ~jnp.isnan(observed)
         super().__init__((), f.shape, validate_args=validate_args)
 
@@ -182,7 +195,15 @@ class _Noise(dist.Distribution):
 
 
 class OutputNoise(_Noise):
-    """y_i ~ N(f_i, s_i^2 C_i) over the times; ``memory`` is C_i's share and lengthscale, (output,) each."""
+    """y_i ~ N(f_i, s_i^2 C_i) over the times; ``memory`` is C_i's share and lengthscale, (output,) each.
+
+    With ``factors`` v the white part of C_i is diag((1 - rho_i) v_i).
+    """
+
+    @property
+    def precision(self) -> Float[Array, "time output"]:
+        """Of each cell's white noise beside that of any other cell, 0 where nothing is observed."""
+        return jnp.where(self.observed, 1.0 if self.factors is None else 1 / self.factors, 0.0)
 
     def sample(self, key, sample_shape=()):
         normal = jax.random.normal(key, (2, *sample_shape, *self.event_shape), self.f.dtype)
@@ -198,21 +219,33 @@ class OutputNoise(_Noise):
         first = jnp.moveaxis(normal[0], -2, 0)  # times lead
         _, memory = jax.lax.scan(step, jnp.zeros(first.shape[1:], first.dtype), (none.decay, first))
         memory = jnp.moveaxis(memory, 0, -2)[..., jnp.argsort(order), :]
-        return self.f + jnp.sqrt(self.own_variance) * (memory + jnp.sqrt(1 - rho) * normal[1])
+        white = jnp.sqrt((1 - rho) * (1.0 if self.factors is None else self.factors)) * normal[1]
+        return self.f + jnp.sqrt(self.own_variance) * (memory + white)
 
     def log_prob(self, value):
         return self.by_cell(value).sum((-2, -1))
 
-    def by_cell(self, value: Float[Array, "*batch time output"]) -> Float[Array, "*batch time output"]:
-        """The log density of each cell given the earlier ones of its output; 0 where nothing is observed."""
+    def by_cell(
+        self, value: Float[Array, "*batch time output"], tails: NoiseFactors | None = None
+    ) -> Float[Array, "*batch time output"]:
+        """The log density of each cell given the earlier ones of its output; 0 where nothing is observed.
+
+        With ``tails`` the factor of the cell itself is summed out, and those of the earlier ones are given.
+        """
         order = jnp.argsort(self.inputs)
         errors = jnp.where(self.observed, value - self.f, 0.0) / jnp.sqrt(self.own_variance)
         lanes = jnp.moveaxis(errors[..., order, :], -2, 0)
-        seen = self.observed[order].reshape(len(order), *[1] * (lanes.ndim - 2), -1)
-        filter_ = kalman(self.memory, self.inputs[order], seen, self.f.dtype)
+        precision = self.precision[order].reshape(len(order), *[1] * (lanes.ndim - 2), -1)
+        seen = precision > 0
+        filter_ = kalman(self.memory, self.inputs[order], precision, self.f.dtype)
         white = filter_.whiten(lanes)
         sd = jnp.sqrt(self.own_variance) / jnp.where(seen, filter_.inverse_sd, 1.0)
-        density = jnp.where(seen, -0.5 * (white**2 + jnp.log(2 * jnp.pi)) - jnp.log(sd), 0.0)
+        density = norm.logpdf(white * sd, 0.0, sd)
+        if tails is not None:
+            white_variance = (1 - jnp.asarray(self.memory.share, self.f.dtype))[..., None] * tails.variance
+            sds = jnp.sqrt(self.own_variance[..., None] * (filter_.prior[..., None] + white_variance))
+            density = logsumexp(norm.logpdf((white * sd)[..., None], 0.0, sds) + tails.log_prior, axis=-1)
+        density = jnp.where(seen, density, 0.0)
         return jnp.moveaxis(density, 0, -2)[..., jnp.argsort(order), :]
 
 
@@ -262,19 +295,22 @@ def own_memories(
 ) -> tuple[Float[Array, "new draw output"], Float[Array, "new draw output"]]:
     """Mean and variance of the outputs' memories at new inputs given each draw and y; with a key, paths for means.
 
-    ``draws`` have the points ``memory`` and the own variances ``s2``, (draw, output) each, and what ``f_of``, a draw's
-    f at ``inputs``, takes.
+    ``draws`` have the points ``memory`` and the own variances ``s2``, (draw, output) each, what ``f_of``, a draw's f at
+    ``inputs``, takes, and where noise is Student's each cell's ``factors`` (draw, time, output).
     """
     everywhere = jnp.concatenate([inputs, new_inputs])
     order = jnp.argsort(everywhere)
     new = jnp.argsort(order)[len(inputs) :]
-    observed = jnp.concatenate([~jnp.isnan(y), jnp.zeros((len(new_inputs), y.shape[1]), bool)])[order]
+    nothing = jnp.zeros((len(new_inputs), y.shape[1]), y.dtype)
 
     def of_draw(draw, key):
+        precision = jnp.where(jnp.isnan(y), 0.0, 1 / draw.get("factors", jnp.ones(1, y.dtype)))
         errors = jnp.nan_to_num(y - f_of(draw)) / jnp.sqrt(draw["s2"])
-        errors = jnp.concatenate([errors, jnp.zeros((len(new_inputs), y.shape[1]), y.dtype)])[order]
+        errors = jnp.concatenate([errors, nothing])[order]
         noise = None if rng_key is None else jax.random.normal(key, errors.shape, errors.dtype)
-        filter_ = kalman(grid.at(draw["memory"]), everywhere[order], observed, y.dtype)
+        filter_ = kalman(
+            grid.at(draw["memory"]), everywhere[order], jnp.concatenate([precision, nothing])[order], y.dtype
+        )
         mean, variance = filter_.smooth(errors, noise)
         return jnp.sqrt(draw["s2"]) * mean[new], draw["s2"] * variance[new]
 

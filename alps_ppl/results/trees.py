@@ -30,6 +30,7 @@ DIMS = {
     "memory_share": ["output"],
     "memory_lengthscale": ["output"],
     "own_memory": ["time", "output"],
+    "noise_factor": ["time", "output"],
     "y": ["time", "output"],
     "gate_prob": ["latent"],
     "prior_inclusion_prob": ["latent"],
@@ -51,7 +52,8 @@ def to_datatree(fit: Fit, *, num_draws: int | None = None) -> xr.DataTree:
     constant_data, where ``process`` names the gate of each latent. An SVI fit gives one chain of 1,000 independent
     draws; its x are drawn from the marginals, so a draw isn't a path. With a private memory the posterior has
     ``own_memory``, r_i(t), and each output's memory_share and memory_lengthscale, and a cell's log likelihood is given
-    the earlier ones of its output. With missing cells log_likelihood runs over ``cell``, the observed ones only. The
+    the earlier ones of its output. With Student's noise it has ``noise_factor``, the points of the cells' factors. With
+    missing cells log_likelihood runs over ``cell``, the observed ones only. The
     tree's ``engine`` attribute is "svi" or "gibbs". ``num_draws``: at most so many of each chain, evenly spread; None:
     all. Paths, y and the log likelihood have a number per draw and time: of long series take few draws.
 
@@ -176,22 +178,24 @@ def _prior(model: ALPS) -> dict[str, np.ndarray]:
 
 def _of_y(fit: Fit, sites: Mapping[str, Array]) -> dict[str, dict[str, Array]]:
     flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in sites.items() if name != "own_memory"}
-    draws, likelihood = _draws_of_y(fit.model, flat, fit.inputs, fit.y)
+    factors = flat.pop("noise_factor", None)
+    draws, likelihood = _draws_of_y(fit.model, flat, factors, fit.inputs, fit.y)
     shape = (*sites["b"].shape[:2], *fit.y.shape)
     return {"posterior_predictive": {"y": draws.reshape(shape)}, "log_likelihood": {"y": likelihood.reshape(shape)}}
 
 
 @jax.jit
-def _draws_of_y(model: ALPS, flat: dict[str, Array], inputs: Array, y: Array) -> tuple[Array, Array]:
+def _draws_of_y(model: ALPS, flat: dict[str, Array], factors: Array | None, inputs: Array, y: Array):
+    """Draws of y anew, and each cell's log likelihood, its own noise factor summed out."""
     draws = Predictive(model.program, flat, return_sites=["y"])(jax.random.key(0), inputs)["y"]
     if model.private_memory is None:
-        return draws, log_likelihood(model.program, flat, inputs, y)["y"]
+        return draws, log_likelihood(model.program, flat, inputs, y, sum_out=True)["y"]
 
     def by_cell(sites):
         trace = handlers.trace(handlers.substitute(model.program, sites)).get_trace(inputs, y)
-        return trace["y"]["fn"].by_cell(trace["y"]["value"])
+        return trace["y"]["fn"].by_cell(trace["y"]["value"], model.tails)
 
-    return draws, jax.lax.map(by_cell, flat)
+    return draws, jax.lax.map(by_cell, flat if factors is None else flat | {"noise_factor": factors})
 
 
 def _observed_cells(dataset: xr.Dataset, observed: np.ndarray) -> xr.Dataset:

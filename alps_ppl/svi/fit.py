@@ -93,6 +93,7 @@ def fit_svi(
     check_model(model)
     model = model.with_bounds()
     inputs, y = model.check_data(inputs, y)
+    model.check_sum_out()
     optimizer, temperatures = check_settings(
         len(inputs),
         num_inducing=num_inducing,

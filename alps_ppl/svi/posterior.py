@@ -16,6 +16,7 @@ from alps_ppl import checks
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.draws import LatentDraws, Samples
 from alps_ppl.model.memory import NUMBERS_AT_A_TIME, UnknownMemoryNoise, own_memories
+from alps_ppl.model.tails import spread_evenly
 from alps_ppl.svi.guide import StructuredMeanField
 
 NUM_DRAWS = 1000
@@ -128,6 +129,8 @@ class SVIFit:
         mean, variance = _marginals(self.model, self.params, new_inputs)
         m = len(self.model.latents)
         noise = self.model.noise_variances(sites)
+        if (tails := self.model.tails) is not None:
+            noise = noise * spread_evenly(tails, *noise.shape)
         ones = jnp.ones((num_draws, m), mean.dtype)
         return LatentDraws(self.model.gated_H(sites), noise, ones, mean.T, np.arange(m), variance)
 
