@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from alps_ppl.results.engines import align_signs, compare_engines
     from alps_ppl.results.files import load, load_conversion, save
     from alps_ppl.results.inclusion import gate_diagnostics, gate_vectors, inclusion_table, num_active
+    from alps_ppl.results.outliers import outliers
     from alps_ppl.results.prediction import log_predictive_density, predict
     from alps_ppl.results.scales import interchangeable, scales
     from alps_ppl.results.selection import inclusion_sensitivity, prune
@@ -47,6 +48,7 @@ _LAZY = {
     "results.engines": "align_signs compare_engines",
     "results.files": "load load_conversion save",
     "results.inclusion": "gate_diagnostics gate_vectors inclusion_table num_active",
+    "results.outliers": "outliers",
     "results.prediction": "log_predictive_density predict",
     "results.scales": "interchangeable scales",
     "results.selection": "inclusion_sensitivity prune",
@@ -66,8 +68,8 @@ __all__ = [
     "compare_engines", "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics",
     "gate_vectors", "inclusion_sensitivity", "inclusion_table", "init_from_svi", "integrated_walk", "interchangeable",
     "linear", "linear_periodic", "load", "load_conversion", "log_predictive_density", "num_active", "on_column",
-    "plots", "predict", "private_memory", "prune", "random_walk", "read_table", "relaxed_program", "save", "scales",
-    "split_table", "step", "to_datatree", "variance_shares", "white",
+    "outliers", "plots", "predict", "private_memory", "prune", "random_walk", "read_table", "relaxed_program", "save",
+    "scales", "split_table", "step", "to_datatree", "variance_shares", "white",
 ]
 # fmt: on
 

@@ -163,7 +163,13 @@ def predict(
 @click.option("--forecast", metavar="DURATION", help="How far ahead of the file's end to predict, e.g. 2d.")
 @click.option("--hold-out", metavar="DURATION", help="How much of the file's end to hold out as a test: 2d, or 10%.")
 @click.option("--expected-active", type=float, help="How many processes are on, a priori; default half of them.")
-@click.option("--noise", default="learnt", show_default=True, help="learnt, or a variance in squared training sds.")
+@click.option(
+    "--noise",
+    default="learnt",
+    show_default=True,
+    metavar="KIND",
+    help="learnt; student: learnt with heavy tails, spikes weigh little; or a variance in squared training sds.",
+)
 @click.option(
     "--paper-model",
     is_flag=True,
@@ -180,7 +186,8 @@ def predict(
 @click.option(
     "--drop-spikes/--keep-spikes",
     default=True,
-    help="Whether cells that stand far out of their neighbours are taken for missing ones.  [default: drop-spikes]",
+    help="Whether cells that stand far out of their neighbours are taken for missing ones.  [default: drop-spikes, but "
+    "with --noise student keep-spikes]",
 )
 @click.option("--id", metavar="COLUMN", help="Of a long table, a row per output and time: the outputs' names.")
 @click.option("--target", metavar="COLUMN", help="Of a long table: the outputs' values.")
@@ -204,10 +211,12 @@ def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options
     memory of its own, and --engine is gibbs unless something is to be learnt. --paper-model has neither.
     """
     running = {option.name: options.pop(option.name) for option in OPTIONS_OF_RUN}
-    has_memory = options["noise"] == "learnt" and not options["paper_model"]
-    is_default = click.get_current_context().get_parameter_source("engine") is ParameterSource.DEFAULT
-    if has_memory and is_default and not options["learn"]:
+    from_default = _left_out()
+    has_memory = options["noise"] in ("learnt", "student") and not options["paper_model"]
+    if has_memory and "engine" in from_default and not options["learn"]:
         running["engine"] = "gibbs"
+    if options["noise"] == "student" and "drop_spikes" in from_default:
+        options["drop_spikes"] = False
     engine, out = running["engine"], running["out"]
     if options["learn"] and "svi" not in _engines(engine):
         raise BadInput(f"--learn: only SVI learns parameters; expected --engine svi,gibbs or svi, got {engine!r}")
@@ -247,6 +256,8 @@ def backtest(outputs: str | None, **options: Any):
     begins, and the last with the file. Written to --out are backtest_scores.csv, backtest_cells.csv, backtest_gates.csv
     and figures; where --out has a run of fit, its page gets a section. A run that was killed goes on.
     """
+    if options["noise"] == "student" and "drop_spikes" in _left_out():
+        options["drop_spikes"] = False
     changed = overrides(options.pop("settings"))
     if changed["SVI"]:
         raise BadInput("--set: a backtest runs the Gibbs sampler; expected GIBBS.KEY=VALUE")
@@ -287,6 +298,12 @@ def report(folder: Path, show: bool):
     click.echo(path)
     if show:
         click.launch(str(path.resolve()))  # absolute: a browser takes a name with a dash for an option
+
+
+def _left_out() -> set[str]:
+    """The options of this command that weren't given."""
+    context = click.get_current_context()
+    return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.DEFAULT}
 
 
 def _run(

@@ -31,6 +31,8 @@ DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?")
 # that counts less lets the noise fall to nothing, and chains then follow other outputs exactly, each its own.
 NOISE_MEAN = 0.1
 NOISE_SHARE = 0.1
+# What ``noise`` may be besides a number, and the degrees of freedom of Student's.
+LEARNT_NOISE, STUDENT_DF = ("learnt", "student"), 4.0
 # Of an output's own variance, memory and noise together.
 OWN_PRIOR = (1.0, 0.2)
 FEWEST_INDUCING, MOST_INDUCING, MOST_INDUCING_OF_FEW_ROWS = 15, 40, 60
@@ -98,13 +100,16 @@ def compose(
     cycles = {latent.name: 2 for latent in named if _is_a_cycle(latent.parsed.covariance)}
     if cycles and not paper_model:
         arguments["copies"] = cycles
-    memory = None if paper_model or noise != "learnt" else _private_memory(data)
+    is_learnt = noise in LEARNT_NOISE
+    if noise == "student":
+        arguments["noise_df"] = STUDENT_DF
+    memory = None if paper_model or not is_learnt else _private_memory(data)
     try:
         learnt = noise_prior(data) if memory is None else OWN_PRIOR
-        variance = learnt if noise == "learnt" else float(noise)
+        variance = learnt if is_learnt else float(noise)
     except ValueError:
         raise ValueError(
-            f"noise: expected 'learnt', or a variance in squared training sds of an output, got {noise!r}"
+            f"noise: expected 'learnt', 'student', or a variance in squared training sds of an output, got {noise!r}"
         ) from None
     model = ALPS(
         {latent.name: latent.parsed.covariance for latent in named},
@@ -117,7 +122,8 @@ def compose(
     has_memory = memory is not None
     svi = svi_settings(data, [latent.parsed for latent in named], has_memory=has_memory) | changed.get("SVI", {})
     gibbs = gibbs_settings(data, has_memory=has_memory) | changed.get("GIBBS", {})
-    notes = [*_notes(table, data, named, twice, paper_model), *_spikes_note(table.attrs["spikes"], reading)]
+    notes = _notes(table, data, named, twice, paper_model)
+    notes += _spikes_note(table.attrs["spikes"], reading, noise == "student")
     if {"hold_out", "forecast"} <= set(splitting):
         held = int((data.split == "test").any(1).sum())
         notes.append(
@@ -315,22 +321,27 @@ def _ranges(latents: Sequence[Latent], data: Data) -> dict[str, dict]:
     return {"covariance_ranges": ranges} if ranges else {}
 
 
-def _spikes_note(found: pd.DataFrame, reading: Mapping[str, Any]) -> list[str]:
+def _spikes_note(found: pd.DataFrame, reading: Mapping[str, Any], student: bool) -> list[str]:
     """What to say of cells that stand out of their neighbours."""
     if not len(found):
         return []
     largest = found.loc[found.robust_sds.abs().idxmax()]
-    where = f"the largest is {largest.value:g} of {largest.output!r} at {largest.time}; outliers.csv lists them"
+    where = f"the largest is {largest.value:g} of {largest.output!r} at {largest.time}"
     are = "1 cell stands" if len(found) == 1 else f"{len(found)} cells stand"
     if reading.get("drop_spikes"):
         return [
             f"{are} out of the neighbours by more than eight robust sds, and "
-            f"{'is' if len(found) == 1 else 'are'} taken for missing: {where}. "
+            f"{'is' if len(found) == 1 else 'are'} taken for missing: {where}; outliers.csv lists them. "
             "--keep-spikes fits them, too."
         ]
+    if student:
+        return [
+            f"{are} out of the neighbours by more than eight robust sds: {where}. Student's noise weighs such less."
+        ]
     return [
-        f"{are} out of the neighbours by more than eight robust sds: {where}. Noise is Gaussian here, so spikes widen "
-        "all bands and hide processes; if they are errors, leave --keep-spikes out."
+        f"{are} out of the neighbours by more than eight robust sds: {where}; outliers.csv lists them. Noise is Gaussian "
+        "here, so spikes widen all bands and hide processes; if they are errors, leave --keep-spikes out, or give "
+        "--noise student."
     ]
 
 

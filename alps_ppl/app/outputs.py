@@ -15,6 +15,7 @@ from alps_ppl.app.report.run_folder import BACKTEST, BACKTEST_FIGURES
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import compare_engines, largest_differences
 from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
+from alps_ppl.results.outliers import LIGHT, cell_weights
 from alps_ppl.results.scales import interchangeable, scales
 from alps_ppl.results.shares import variance_shares
 from alps_ppl.tables.data import Data
@@ -44,11 +45,15 @@ def write(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str], out: 
     scores.by_output(data, cells).to_csv(out / "scores.csv", index=False)
     variance_shares(outcome.trees).to_csv(out / "variance_shares.csv", index=False)
     cycles(outcome.trees).to_csv(out / "cycles.csv", index=False)
-    some = scales(outcome.trees), interchangeable(outcome.trees), outcome.problem.spikes
+    light = _light_cells(outcome)
+    standing_out = outcome.problem.spikes if light is None else light
+    some = scales(outcome.trees), interchangeable(outcome.trees), standing_out
     for name, table in zip(SOME_TABLES, some, strict=True):
         if table is not None and len(table):
             table.to_csv(out / name, index=False)
     summary, comparison = _summary(outcome, cells, versions), None
+    if light is not None:
+        summary["data"]["light_cells"] = len(light)
     if len(outcome.fitted) == 2:
         comparison = compare_engines(outcome.trees, predictions)
         comparison.to_csv(out / "comparison.csv", index=False)
@@ -56,6 +61,18 @@ def write(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str], out: 
     (out / "summary.json").write_text(json.dumps(_plain(summary), indent=2, default=str) + "\n")
     figures.draw(outcome, comparison, out / "figures")
     return summary
+
+
+def _light_cells(outcome: Outcome) -> pd.DataFrame | None:
+    """The cells of little weight in the file's units, where noise is Student's and Gibbs was run."""
+    if outcome.problem.model.tails is None or "gibbs" not in outcome.fitted:
+        return None
+    data = outcome.problem.data
+    weights = np.full(data.y.shape, np.nan)
+    weights[data.train_rows] = cell_weights(outcome.fitted["gibbs"].fit)
+    times = cell_labels(data.dates, data.inputs, data.outputs)
+    cells = pd.DataFrame(times | {"value": data.y.ravel(), "weight": weights.ravel()})
+    return cells[cells.weight < LIGHT].sort_values("weight", kind="stable")
 
 
 def prediction_frame(data: Data, engine: str, prediction: xr.Dataset) -> pd.DataFrame:

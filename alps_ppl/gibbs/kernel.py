@@ -141,7 +141,8 @@ class ALPSGibbs(MCMCKernel):
         weights = np.bincount(self.model.gate_of[layout.owner], minlength=len(self.model.gate_names))
         memories = tuple(np.flatnonzero(weights > FEW_WEIGHTS).tolist()) if has_private else ()
         student = self.model.tails is not None
-        if not memories or not self.model.learns_noise or student:
+        # Without states Student's noise leaves the memories' grid at one point.
+        if not memories or not self.model.learns_noise or (student and self.features.space is None):
             moves = tuple(name for name in moves if name != "hand_over")
         if not self.model.unknown_scales:
             moves = tuple(name for name in moves if name != "unknown_scale")

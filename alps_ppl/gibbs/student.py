@@ -49,6 +49,10 @@ def at_factors(stats: Statistics, factors: Float[Array, "time output"], point: A
 
     gram, projection = jax.lax.map(sums, output)
     states: Any = stats.states
+    private: Any = stats.private if states is not None else None
+    if private is not None:
+        filter_ = kalman(private.memory.column, cells.times, precision[:, None])
+        private = private._replace(half_log_det=filter_.half_log_det)
     if states is not None:
         per_time = jnp.zeros_like(states.sums)
         states = states._replace(
@@ -60,7 +64,7 @@ def at_factors(stats: Statistics, factors: Float[Array, "time output"], point: A
         projection=projection,
         sum_squares=(white_y**2).sum(0),
         states=states,
-        private=stats.private if states is not None else None,
+        private=private,
         cells=cells._replace(precision=precision),
         half_log_det=half_log_det,
     )

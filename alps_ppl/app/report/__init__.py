@@ -62,6 +62,7 @@ def _context(run: RunFolder) -> dict[str, Any]:
         differences=run.summary.get("largest_differences"),
     )
     found.notes.extend([*notes.held_out_notes(run, found.engine), *notes.spikes_note(run)])
+    found.notes.extend(notes.tails_note(run, found.engine))
     colours = sections.colours(table, found.engine)
     shown = [name for name, colour in colours.items() if colour != sections.GREY]
     tree = sections.thinned(run.trees[found.engine])

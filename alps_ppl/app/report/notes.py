@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from scipy.stats import norm, poisson
 
 from alps_ppl.app.report.run_folder import RunFolder
 from alps_ppl.app.report.sections import percent
@@ -14,6 +15,9 @@ from alps_ppl.results.scales import groups, interchangeable, scales
 from alps_ppl.results.shares import of_one_output
 from alps_ppl.results.trees import processes
 from alps_ppl.tables.data import Conversion
+
+# Tails are heavy where so many more cells than expected are as many sds off that chance alone does it less often.
+FAR, FAR_LEVEL = 4.0, 1e-4
 
 
 def num_times(run: RunFolder) -> int:
@@ -43,12 +47,27 @@ def held_out_notes(run: RunFolder, engine: str) -> list[Note]:
 def spikes_note(run: RunFolder) -> list[Note]:
     """That cells stood out of their neighbours, and what became of them."""
     data = run.summary.get("data", {})
+    if (light := data.get("light_cells")) is not None:
+        weigh = "1 cell weighs" if light == 1 else f"{light} cells weigh"
+        than = "less than a tenth of an ordinary one (outliers.csv)"
+        return [Note("plain", f"Noise has heavy tails, Student's: {weigh} {than}.")] if light else []
     if not (number := data.get("spikes", 0)):
         return []
     text = f"{number} cell{' stands' if number == 1 else 's stand'} far out of the neighbours (outliers.csv)"
     if data.get("spikes_are_missing"):
         return [Note("plain", f"{text} and {'was' if number == 1 else 'were'} taken for missing.")]
     return [Note("caution", f"{text} and {'was' if number == 1 else 'were'} fitted: spikes widen all bands.")]
+
+
+def tails_note(run: RunFolder, engine: str) -> list[Note]:
+    """That residuals have heavier tails than the model's noise: more of them than chance leaves beyond four sds."""
+    cells = run.predictions[(run.predictions.engine == engine) & (run.predictions.split == "train")]
+    sds = ((cells.observed - cells["mean"]) / cells.sd).dropna().abs()
+    far, expected = int((sds > FAR).sum()), 2 * norm.sf(FAR) * len(sds)
+    if "light_cells" in run.summary.get("data", {}) or far < 3 or poisson.sf(far - 1, expected) > FAR_LEVEL:
+        return []
+    text = f"{far} of {len(sds):,} fitted cells are more than {FAR:g} sds off, where normal noise leaves {expected:.1g}"
+    return [Note("caution", f"{text}: its tails are heavy. fit --noise student (noise_df=4) weighs such cells less.")]
 
 
 def own_memory_note(shares: dict[str, Any]) -> list[Note]:
