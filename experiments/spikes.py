@@ -3,7 +3,8 @@
 ``python -m experiments.spikes --tables 50`` simulates tables of one daily cycle, in every other one a shared memory,
 and memories of the outputs' own. Each is fitted clean; with 2 % of its cells moved by ten sds of their output, as it is
 and without the cells that ``alps_ppl.tables.spikes`` finds; and with Student-t noise of three degrees of freedom, in
-the same two ways. All three are also fitted whole by a model with Student's noise of four degrees. A table is a row of ``docs/real_tables/spikes.json``.
+the same two ways. All three are also fitted whole by a model with Student's noise of four degrees. A table is a row of
+``docs/real_tables/spikes.json``.
 """
 
 import time

@@ -18,7 +18,7 @@ import alps_ppl as alps
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs import features
 from alps_ppl.gibbs.features import latent_features
-from alps_ppl.gibbs.products import moments
+from alps_ppl.gibbs.products import moments, residual_statistics
 from alps_ppl.gibbs.statistics import statistics
 from alps_ppl.gibbs.student import at_factors, draw_factors
 from alps_ppl.model.memory import OutputNoise, PrivateMemory
@@ -304,3 +304,21 @@ def test_svi_sums_the_factors_out():
 def test_degrees_of_freedom_that_cannot_be_are_refused(df):
     with pytest.raises((ValueError, TypeError), match="noise_df"):
         student_model(np.arange(5.0), df=df)
+
+
+def test_statistics_of_residuals_at_given_factors():
+    """They give the evidence of what some latents leave, by the others; beside states, where ``hand_over`` needs it."""
+    m, basis, found, t, here = sampled(True, True)
+    given = at_factors(found, jnp.asarray(m.tails.variance)[here["noise_factor"]], here["memory"])
+    some, alone = jnp.array([0.0, 1.0, 1.0, 1.0]), np.array([1.0, 0, 0, 0])
+    residuals_ = residual_statistics(given, here["weights"], here["H"], some)
+    left = data() - np.asarray((basis.latents(here["weights"], basis.phi()).T * some) @ here["H"].T)
+    evidence = c.log_evidence(residuals_.given(here["memory"]), here["H"], jnp.asarray(alone), here["noise_variance"])
+    dense = own(m, t, here)
+    expected = reference.log_evidence(m.covariances, here["H"], alone, here["noise_variance"], t, left, dense)
+    np.testing.assert_allclose(evidence, expected, atol=1e-8)
+    for i, g in enumerate(here["memory"]):
+        seen = ~np.isnan(left[:, i])
+        C, e = dense[i][np.ix_(seen, seen)], left[seen, i]
+        np.testing.assert_allclose(residuals_.private.sum_squares[g, i], e @ np.linalg.solve(C, e), rtol=1e-8)
+        np.testing.assert_allclose(residuals_.private.half_log_det[g, i], 0.5 * np.linalg.slogdet(C)[1], atol=1e-9)

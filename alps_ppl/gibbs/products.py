@@ -84,7 +84,7 @@ def residual_statistics(
     assert cells is not None
     f = s.phi @ v.T + states @ s.observe.T @ gated.T
     errors = jnp.where(cells.precision > 0, cells.y - f[cells.row], 0.0)
-    sums = jnp.zeros_like(s.sums).at[cells.row].add(errors)
+    sums = jnp.zeros_like(s.sums).at[cells.row].add(cells.precision * errors)
 
     def squares_of(memory, outputs):
         filter_ = kalman(memory, cells.times, cells.precision[:, None, outputs])
@@ -102,7 +102,7 @@ def residual_statistics(
         sum_squares = sum_squares.at[:, output].set(squares_of(private.memory.column, output[None])[:, 0])
     return stats._replace(
         projection=sums.T @ s.phi,
-        sum_squares=(errors**2).sum(0),
+        sum_squares=(cells.precision * errors**2).sum(0),
         states=s._replace(sums=sums),
         private=private._replace(sum_squares=sum_squares),
         cells=cells._replace(y=errors),
