@@ -244,6 +244,16 @@ def test_the_last_stretch_and_the_future():
     assert (yearly.split[:, 0] == "test").sum() == 1
 
 
+@pytest.mark.parametrize("frequency", ["ME", "BME"])
+@pytest.mark.parametrize("last", ["2024-02-29", "2024-04-30", "2024-06-28", "2024-12-31"])
+def test_months_of_month_ends_are_rows(frequency, last):
+    """February's end and two months is April's end: two rows ahead, and two held out."""
+    index = pd.date_range(end=last, periods=30, freq=frequency)
+    table = pd.DataFrame({"u": np.arange(30.0)}, index=index)
+    data = alps.split_table(table, hold_out="2mo", forecast="2mo")
+    assert (data.split == "test").sum() == (data.split == "forecast").sum() == 2
+
+
 @pytest.mark.parametrize(("forecast", "last"), [("1mo", "2025-01-01"), ("2mo", "2025-02-01"), ("1y", "2025-12-01")])
 def test_months_ahead_are_months(forecast, last):
     """Not 31 days each: the calendar's own step goes on."""

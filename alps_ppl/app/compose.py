@@ -340,8 +340,8 @@ def _spikes_note(found: pd.DataFrame, reading: Mapping[str, Any], student: bool)
         ]
     return [
         f"{are} out of the neighbours by more than eight robust sds: {where}; outliers.csv lists them. Noise is "
-        "Gaussian here, so spikes widen all bands and hide processes; if they are errors, leave --keep-spikes out, or give "
-        "--noise student."
+        "Gaussian here, so spikes widen all bands and hide processes; if they are errors, leave --keep-spikes out, or "
+        "give --noise student."
     ]
 
 

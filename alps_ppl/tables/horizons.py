@@ -34,17 +34,25 @@ def ahead(name: str, horizon: str | float, index: pd.Index, t: np.ndarray, unit:
         _check(name, horizon, length / step, step)
         return pd.Index(index[-1] + step * np.arange(1, max(1, int(length / step + 1e-9)) + 1))
     _check(name, horizon, length / step, step)
-    end, of_step = shifted(index[-1], horizon, unit), step * pd.Timedelta(1, unit)
+    end, of_step = shifted(index, horizon, unit), step * pd.Timedelta(1, unit)
     stamps = _stamps(index, end, of_step)
     # A day after a Friday of business days is none of them: then it is the next that there is.
     return stamps if len(stamps) else _stamps(index, end + max(WEEK, 2 * of_step), of_step)[:1]
 
 
-def shifted(stamp: pd.Timestamp, horizon: str | float, unit: str | None, sign: int = 1) -> pd.Timestamp:
-    """The stamp a horizon later, or with a sign of -1 earlier; months and years are the calendar's."""
+def shifted(index: pd.DatetimeIndex, horizon: str | float, unit: str | None, sign: int = 1) -> pd.Timestamp:
+    """A horizon after the last stamp, or with a sign of -1 before it; months and years are the calendar's.
+
+    In a table of the last days of months, or of their last business days, a month later is the last such day.
+    """
+    stamp, days = index[-1], index.normalize().unique()[-2:]
     match = re.fullmatch(rf"\s*({NUMBER})\s?(mo|y)\s*", str(horizon))
     if match and float(match[1]).is_integer():
-        return stamp + pd.DateOffset(months=sign * int(float(match[1])) * (12 if match[2] == "y" else 1))
+        months = pd.DateOffset(months=sign * int(float(match[1])) * (12 if match[2] == "y" else 1))
+        for end_of_month in (pd.offsets.MonthEnd(), pd.offsets.BMonthEnd()):
+            if len(days) == 2 and all(map(end_of_month.is_on_offset, days)):
+                return stamp.replace(day=1) + months + end_of_month
+        return stamp + months
     return stamp + sign * duration(horizon, unit) * pd.Timedelta(1, unit)
 
 

@@ -75,5 +75,5 @@ def last_rows(
         return np.arange(len(t)) >= (1 - float(share[1]) / 100) * len(t)
     in_units = length_of(name, length, unit)
     if isinstance(index, pd.DatetimeIndex) and in_units >= 0:
-        return np.asarray(index > shifted(index[-1], length, unit, -1))
+        return np.asarray(index > shifted(index, length, unit, -1))
     return t > t[-1] - in_units
