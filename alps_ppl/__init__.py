@@ -22,6 +22,8 @@ from alps_ppl.svi.guide import StructuredMeanField
 from alps_ppl.svi.optimisation import relaxed_program
 from alps_ppl.svi.posterior import SVIFit, discrete_elbo, init_from_svi
 from alps_ppl.svi.temperature import annealed_temperature
+from alps_ppl.vb.fit import fit_vb
+from alps_ppl.vb.posterior import VBFit, init_from_vb
 
 if TYPE_CHECKING:
     from alps_ppl.app.backtest import backtest
@@ -64,12 +66,13 @@ _MODULE = {name: module for module, names in _LAZY.items() for name in names.spl
 # fmt: off
 __all__ = [
     "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "PrivateMemory", "SVIFit",
-    "SparseGaussianProcess", "StructuredMeanField", "align_signs", "annealed_temperature", "backtest",
-    "compare_engines", "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "from_mcmc", "gate_diagnostics",
-    "gate_vectors", "inclusion_sensitivity", "inclusion_table", "init_from_svi", "integrated_walk", "interchangeable",
-    "linear", "linear_periodic", "load", "load_conversion", "log_predictive_density", "num_active", "on_column",
-    "outliers", "plots", "predict", "private_memory", "prune", "random_walk", "read_table", "relaxed_program", "save",
-    "scales", "split_table", "step", "to_datatree", "variance_shares", "white",
+    "SparseGaussianProcess", "StructuredMeanField", "VBFit", "align_signs", "annealed_temperature", "backtest",
+    "compare_engines", "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "fit_vb", "from_mcmc",
+    "gate_diagnostics", "gate_vectors", "inclusion_sensitivity", "inclusion_table", "init_from_svi", "init_from_vb",
+    "integrated_walk", "interchangeable", "linear", "linear_periodic", "load", "load_conversion",
+    "log_predictive_density", "num_active", "on_column", "outliers", "plots", "predict", "private_memory", "prune",
+    "random_walk", "read_table", "relaxed_program", "save", "scales", "split_table", "step", "to_datatree",
+    "variance_shares", "white",
 ]
 # fmt: on
 

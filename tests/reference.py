@@ -8,7 +8,7 @@ import itertools
 
 import jax
 import numpy as np
-from scipy import stats
+from scipy import integrate, stats
 
 
 def gram(covariance, t1, t2):
@@ -178,3 +178,51 @@ def factor_posterior(grid, log_prior, e, share, lengthscale, t):
         logs.append(np.sum(log_prior[points]) - 0.5 * (np.linalg.slogdet(C)[1] + e @ np.linalg.solve(C, e)))
     weights = np.exp(logs - np.max(logs))
     return combinations, weights / weights.sum()
+
+
+def vb_bound(basis, owner, gate_of, q, prior, own, y, noise):
+    """The bound of a mean-field q whose factors are conditional on their gate, densely and gate by gate.
+
+    ``basis`` is Phi (time, feature). ``q`` has ``prob`` (gate,), and per gate ``w``, a mean and covariance, and ``h``,
+    those of each output. ``prior`` has ``theta`` and ``s`` (output, latent); ``own`` are the C of each output at each
+    point of the memory's grid with its log prior, ``noise`` an InverseGamma's shape and rate.
+    """
+    num_gates, num_outputs = len(q["prob"]), y.shape[1]
+    members = [np.flatnonzero(gate_of == g) for g in range(num_gates)]
+    features = [np.flatnonzero(gate_of[owner] == g) for g in range(num_gates)]
+    total = 0.0
+    for i in range(num_outputs):
+        seen = ~np.isnan(y[:, i])
+        mean, square = [], []
+        for g in range(num_gates):
+            w, W = q["w"][g]
+            h, Hc = q["h"][g][i]
+            spread = (owner[features[g]][:, None] == members[g]).astype(float)
+            phi = basis[np.ix_(seen, features[g])]
+            mean.append(phi @ (w * (spread @ h)))
+            ww, hh = W + np.outer(w, w), spread @ (Hc + np.outer(h, h)) @ spread.T
+            square.append(phi @ (ww * hh) @ phi.T)
+        logs = []
+        for C, log_prior in own[i]:
+            C = C[np.ix_(seen, seen)]
+            squares = 0.0
+            for b in itertools.product([0, 1], repeat=num_gates):
+                weight = np.prod([p if on else 1 - p for p, on in zip(q["prob"], b, strict=True)])
+                on = [g for g in range(num_gates) if b[g]]
+                f = sum([mean[g] for g in on], np.zeros(seen.sum()))
+                ff = np.outer(f, f) + sum([square[g] - np.outer(mean[g], mean[g]) for g in on], np.zeros_like(C))
+                e = y[seen, i]
+                squares += weight * np.trace(np.linalg.solve(C, np.outer(e, e) - 2 * np.outer(f, e) + ff))
+
+            def density(s2, C=C, squares=squares):
+                log_lik = -0.5 * (len(C) * np.log(2 * np.pi * s2) + np.linalg.slogdet(C)[1] + squares / s2)
+                return np.exp(log_lik) * stats.invgamma(noise[0], scale=noise[1]).pdf(s2)
+
+            logs.append(log_prior + np.log(integrate.quad(density, 0, np.inf)[0]))
+        total += np.log(np.exp(logs).sum())
+    for g, (prob, theta) in enumerate(zip(q["prob"], prior["theta"], strict=True)):
+        total -= prob * np.log(prob / theta) + (1 - prob) * np.log((1 - prob) / (1 - theta))
+        total -= prob * gaussian_kl(*q["w"][g], np.eye(len(features[g])))
+        for i in range(num_outputs):
+            total -= prob * gaussian_kl(*q["h"][g][i], np.diag(prior["s"][i, members[g]]))
+    return total

@@ -16,7 +16,7 @@ from alps_ppl.app.errors import BadInput, Interrupted
 if TYPE_CHECKING:
     from alps_ppl.app.problem import Problem
 
-ENGINES = ("svi", "gibbs")
+ENGINES = ("svi", "vb", "gibbs")
 Settings = dict[str, dict[str, Any]]
 
 
@@ -29,7 +29,7 @@ Settings = dict[str, dict[str, Any]]
     help="Keep compiled programs in your cache folder for the next run, 500 MB at most.",
 )
 def cli(cache: bool):
-    """Which of these processes are really behind my series? GP-ALPS by SVI and by Gibbs sampling."""
+    """Which of these processes are really behind my series? GP-ALPS by Gibbs sampling, SVI and coordinate ascent."""
     if cache:
         from alps_ppl.app.programs import keep_programs
 
@@ -45,7 +45,7 @@ def cli(cache: bool):
     "--engine",
     default="svi,gibbs",
     show_default=True,
-    help="svi, gibbs or svi,gibbs. fit takes gibbs alone where outputs have a memory of their own.",
+    help="One or more of svi, vb and gibbs. fit takes gibbs alone where outputs have a memory of their own.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the results; made if missing.")
@@ -54,7 +54,7 @@ def cli(cache: bool):
     "settings",
     multiple=True,
     metavar="DICT.KEY=VALUE",
-    help="Change one setting of the model file; DICT is SVI or GIBBS. May be given several times.",
+    help="Change one setting of the model file; DICT is SVI, VB or GIBBS. May be given several times.",
 )
 @click.option("--progress/--no-progress", default=True, help="Progress bars on stderr.")
 @click.option(
@@ -76,7 +76,8 @@ def run(model_file: Path, **options: Any):
     """Fit a model file, print its inclusion table and write the results to --out.
 
     A model file defines data(), which returns an alps.Data; model(data), which returns an alps.ALPS;
-    and the dicts SVI and GIBBS, the arguments of alps.fit_svi and alps.fit_gibbs. It may define baselines(data).
+    and the dicts SVI and GIBBS, the arguments of alps.fit_svi and alps.fit_gibbs. It may define baselines(data), and
+    VB, a dict of alps.fit_vb's.
     """
 
     def load(settings: Settings) -> "tuple[Problem, list[str]]":
@@ -92,7 +93,7 @@ def run(model_file: Path, **options: Any):
 @click.option("--at", "times", type=click.Path(path_type=Path), help="A CSV file with a column of times.")
 @click.option("--horizon", metavar="DURATION", help="Instead of --at: how far from the last fitted time on, e.g. 7d.")
 @click.option("--wide", is_flag=True, help="A row per time, in the place of one per time and output.")
-@click.option("--engine", type=click.Choice(ENGINES), help="Default: gibbs if DIR has it, else svi.")
+@click.option("--engine", type=click.Choice(ENGINES), help="Default: gibbs if DIR has it, else vb or svi.")
 @click.option("--interval", type=float, default=0.9, show_default=True, help="The probability of lower to upper.")
 @click.option("--out", type=click.Path(path_type=Path), help="The CSV file to write. Default: standard output.")
 def predict(
@@ -106,7 +107,7 @@ def predict(
     """
     import numpyro
 
-    named = [engine] if engine else ["gibbs", "svi"]
+    named = [engine] if engine else ["gibbs", "vb", "svi"]
     paths = [folder / f"posterior_{name}.nc" for name in named if (folder / f"posterior_{name}.nc").is_file()]
     if not paths:
         raise BadInput(f"DIR: expected results of alps-ppl run, with posterior_{named[0]}.nc, got {str(folder)!r}")
@@ -197,8 +198,13 @@ def predict(
 @click.option("--decimal", help="The decimal sign; default: found from the cells.")
 @click.option("--thousands", help="The sign that groups thousands, '' for none; default: found from the cells.")
 @click.option("--encoding", help="The file's encoding; default: UTF-8.")
+@click.option(
+    "--preview",
+    is_flag=True,
+    help="A first answer in seconds, by vb alone, which takes cycles, trends and smooth processes: --engine vb.",
+)
 @click.option("--save-model-file", type=click.Path(path_type=Path), help="Also write the model file that runs here.")
-def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options: Any):
+def fit(file: Path, outputs: str | None, preview: bool, save_model_file: Path | None, **options: Any):
     """Fit a CSV or Parquet file of series: write a model file for it, --out/model.py, and run that.
 
     Covariances are sums and products of linear_periodic(period), periodic(period, lengthscale=1), rbf(lengthscale),
@@ -217,6 +223,10 @@ def fit(file: Path, outputs: str | None, save_model_file: Path | None, **options
         running["engine"] = "gibbs"
     if options["noise"] == "student" and "drop_spikes" in from_default:
         options["drop_spikes"] = False
+    if preview:
+        if "engine" not in from_default:
+            raise BadInput("--preview: it is --engine vb; give one of the two")
+        running["engine"] = "vb"
     engine, out = running["engine"], running["out"]
     if options["learn"] and "svi" not in _engines(engine):
         raise BadInput(f"--learn: only SVI learns parameters; expected --engine svi,gibbs or svi, got {engine!r}")
@@ -259,7 +269,7 @@ def backtest(outputs: str | None, **options: Any):
     if options["noise"] == "student" and "drop_spikes" in _left_out():
         options["drop_spikes"] = False
     changed = overrides(options.pop("settings"))
-    if changed["SVI"]:
+    if changed["SVI"] or changed["VB"]:
         raise BadInput("--set: a backtest runs the Gibbs sampler; expected GIBBS.KEY=VALUE")
     columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
     import numpyro
@@ -280,7 +290,16 @@ def backtest(outputs: str | None, **options: Any):
 
 OPTIONS_OF_RUN = [option for option in run.params if isinstance(option, click.Option)]
 fit.params += OPTIONS_OF_RUN
-NOT_OF_A_BACKTEST = ("learn", "forecast", "hold_out", "save_model_file", "engine", "prune_below", "checkpoint_seconds")
+NOT_OF_A_BACKTEST = (
+    "preview",
+    "learn",
+    "forecast",
+    "hold_out",
+    "save_model_file",
+    "engine",
+    "prune_below",
+    "checkpoint_seconds",
+)
 backtest.params += [option for option in fit.params if option.name not in NOT_OF_A_BACKTEST]
 
 
@@ -362,18 +381,18 @@ def _prepare(out: Path, problem: "Problem", model_files: dict[str, Path]) -> Non
 def _engines(text: str) -> list[str]:
     engines = [name.strip() for name in text.split(",")]
     if not set(engines) <= set(ENGINES) or len(set(engines)) < len(engines):
-        raise BadInput(f"--engine: expected svi, gibbs or svi,gibbs, got {text!r}")
+        raise BadInput(f"--engine: expected one or more of svi, vb and gibbs with commas, e.g. svi,gibbs, got {text!r}")
     return engines
 
 
 def overrides(settings: tuple[str, ...]) -> Settings:
-    """What ``--set DICT.KEY=VALUE`` changes of SVI and GIBBS."""
-    changed: Settings = {"SVI": {}, "GIBBS": {}}
+    """What ``--set DICT.KEY=VALUE`` changes of SVI, VB and GIBBS."""
+    changed: Settings = {"SVI": {}, "VB": {}, "GIBBS": {}}
     for setting in settings:
         target, equals, text = setting.partition("=")
         which, dot, key = target.strip().partition(".")
-        if not (equals and dot and key and which in ("SVI", "GIBBS")):
-            raise BadInput(f"--set: expected SVI.KEY=VALUE or GIBBS.KEY=VALUE, got {setting!r}")
+        if not (equals and dot and key and which in changed):
+            raise BadInput(f"--set: expected SVI.KEY=VALUE, VB.KEY=VALUE or GIBBS.KEY=VALUE, got {setting!r}")
         try:
             value: Any = ast.literal_eval(text.strip())
         except (ValueError, SyntaxError):

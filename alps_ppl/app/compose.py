@@ -148,7 +148,7 @@ def compose(
     )
     are_missing = bool(reading.get("drop_spikes"))
     spikes = {"spikes": table.attrs["spikes"], "spikes_are_missing": are_missing}
-    return Problem(name, data, model, svi, gibbs, source=source, **spikes), notes
+    return Problem(name, data, model, svi, gibbs, source=source, vb=changed.get("VB", {}), **spikes), notes
 
 
 def _logarithms(log: str, data: Data) -> list[str]:

@@ -19,7 +19,7 @@ from alps_ppl.tables.data import Data
 
 
 def load_model_file(path: Path, settings: Mapping[str, Mapping[str, Any]] | None = None) -> Problem:
-    """What a model file says: its data, its model, and its dicts with ``settings`` of "SVI" and "GIBBS" changed.
+    """What a model file says: its data, its model, and its dicts with ``settings`` of "SVI", "VB" and "GIBBS" changed.
 
     Raises BadInput with the file's line where it can't be loaded, lacks a name, or its functions fail.
     """
@@ -34,6 +34,7 @@ def load_model_file(path: Path, settings: Mapping[str, Mapping[str, Any]] | None
         module.GIBBS | changed.get("GIBBS", {}),
         partial(_called, module, "baselines", dict, data) if hasattr(module, "baselines") else None,
         path.read_text(encoding="utf-8", errors="replace"),
+        vb={**getattr(module, "VB", {}), **changed.get("VB", {})},
     )
 
 

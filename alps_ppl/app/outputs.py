@@ -14,6 +14,7 @@ from alps_ppl.app.problem import Fitted, Outcome
 from alps_ppl.app.report.run_folder import BACKTEST, BACKTEST_FIGURES
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import compare_engines, largest_differences
+from alps_ppl.results.fits import OF_A_FAMILY
 from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
 from alps_ppl.results.outliers import LIGHT, cell_weights
 from alps_ppl.results.scales import interchangeable, scales
@@ -23,7 +24,8 @@ from alps_ppl.tables.data import Data
 TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv", "cycles.csv")
 # Only where the model has what they are of.
 SOME_TABLES = ("scales.csv", "interchangeable.csv", "outliers.csv")
-FILES = (*TABLES, *SOME_TABLES, *BACKTEST, "summary.json", "posterior_svi.nc", "posterior_gibbs.nc", "report.html")
+POSTERIORS = ("posterior_svi.nc", "posterior_vb.nc", "posterior_gibbs.nc")
+FILES = (*TABLES, *SOME_TABLES, *BACKTEST, *POSTERIORS, "summary.json", "report.html")
 
 
 def clear(out: Path) -> None:
@@ -117,7 +119,7 @@ def _summary(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str]) ->
 
 
 def _diagnostics(engine: str, fitted: Fitted, table: pd.DataFrame) -> dict[str, float]:
-    if engine == "svi":
+    if engine in OF_A_FAMILY:
         return {"elbo": fitted.fit.elbo}
     max_rhat, min_ess = worst_convergence(table, engine)
     alone = fitted.tree["posterior"].sizes["chain"] == 1  # nothing to compare it with

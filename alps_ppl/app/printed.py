@@ -35,7 +35,7 @@ def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
         top = combinations(outcome.trees["gibbs"], top=3)
         named = [f"{' + '.join(row['latents']) or 'none of them'} ({row['probability']:.3f})" for row in top]
         click.echo(f"\nThe most probable combinations (Gibbs): {'; '.join(named)}.")
-    engine = "gibbs" if "gibbs" in engines else engines[0]
+    engine = outcome.lead
     on = outcome.table.query("engine == @engine and probability > 0.5").latent.tolist()
     tree, conversion = thinned(outcome.trees[engine]), outcome.problem.data.conversion
     notes = [*scale_notes(tree, on, conversion), *interchangeable_notes(tree, conversion), *one_output_notes(tree, on)]

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,18 +19,20 @@ from alps_ppl.svi.fit import check_model as check_svi_model
 from alps_ppl.svi.fit import check_settings as check_svi
 from alps_ppl.svi.fit import fit_svi
 from alps_ppl.tables.data import Data
+from alps_ppl.vb.fit import check_settings as check_vb
+from alps_ppl.vb.fit import fit_vb
 
 NO_SETTINGS = ("model", "inputs", "y", "rng_key", "progress_bar", "checkpoints", "checkpoint", "init_params")
 # The arguments of the fits that a model file's dicts may hold.
-SVI_DEFAULTS, GIBBS_DEFAULTS = (
+SVI_DEFAULTS, VB_DEFAULTS, GIBBS_DEFAULTS = (
     {name: argument.default for name, argument in inspect.signature(fit).parameters.items() if name not in NO_SETTINGS}
-    for fit in (fit_svi, fit_gibbs)
+    for fit in (fit_svi, fit_vb, fit_gibbs)
 )
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, a model of them, and the arguments of ``fit_svi`` and ``fit_gibbs``.
+    """Data, a model of them, and the arguments of ``fit_svi``, ``fit_gibbs`` and ``fit_vb``.
 
     ``name`` is the model file's and ``source`` its text, which stands for settings that are functions in a checkpoint's
     identity. ``baselines`` gives other predictions of every cell to compare scores with, (mean, sd) by name, in the
@@ -47,10 +49,11 @@ class Problem:
     source: str = ""
     spikes: pd.DataFrame | None = None
     spikes_are_missing: bool = False
+    vb: dict[str, Any] = field(default_factory=dict)
 
     def settings(self, engine: str) -> dict[str, Any]:
         """The arguments of ``engine``'s fit."""
-        return self.svi if engine == "svi" else self.gibbs
+        return {"svi": self.svi, "vb": self.vb, "gibbs": self.gibbs}[engine]
 
     def check(self, engines: Sequence[str]) -> None:
         """A ValueError or TypeError for what these engines or the files to write would refuse, before any fit."""
@@ -62,13 +65,19 @@ class Problem:
             # Else neither a table nor a netCDF file can hold it.
             if name.encode(errors="replace") != name.encode(errors="ignore") or "\0" in name:
                 raise ValueError(f"{name!r}: expected a name of characters that UTF-8 has, and without NUL")
-        for which, settings, known in (("SVI", self.svi, SVI_DEFAULTS), ("GIBBS", self.gibbs, GIBBS_DEFAULTS)):
+        for which, settings, known in (
+            ("SVI", self.svi, SVI_DEFAULTS),
+            ("VB", self.vb, VB_DEFAULTS),
+            ("GIBBS", self.gibbs, GIBBS_DEFAULTS),
+        ):
             if unknown := [str(key) for key in settings if key not in known]:
                 raise ValueError(f"{which}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(known)}")
         self.model.check(self.data.inputs, np.where(self.data.train, self.data.standardised, np.nan))
         if "svi" in engines:
             check_svi_model(self.model)
             check_svi(len(self.data.train_inputs), **SVI_DEFAULTS | self.svi)
+        if "vb" in engines:
+            check_vb(_as_if_learnt(self.model) if "svi" in engines else self.model, **self.vb)
         if "gibbs" in engines:
             check_gibbs(_as_if_learnt(self.model) if "svi" in engines else self.model, **self.gibbs)
 
@@ -80,7 +89,7 @@ class Fitted:
     ``prediction`` is ``predict``'s and ``log_density`` that of the observed cells, both of standardised outputs.
     """
 
-    fit: Any  # an SVIFit or a GibbsFit
+    fit: Any  # an SVIFit, a VBFit or a GibbsFit
     tree: xr.DataTree
     seconds: float
     prediction: xr.Dataset
@@ -105,6 +114,11 @@ class Outcome:
     def predictions(self) -> dict[str, xr.Dataset]:
         """The predictions of every cell, of standardised outputs."""
         return {engine: fitted.prediction for engine, fitted in self.fitted.items()}
+
+    @property
+    def lead(self) -> str:
+        """Whose answer counts: the sampler's where there is one."""
+        return "gibbs" if "gibbs" in self.fitted else next(iter(self.fitted))
 
     @cached_property
     def table(self) -> pd.DataFrame:

@@ -35,6 +35,7 @@ from alps_ppl.results.prediction import log_density, predictive, summarise
 from alps_ppl.results.selection import prune
 from alps_ppl.results.trees import to_datatree
 from alps_ppl.svi.fit import NonFiniteLossError, fit_svi
+from alps_ppl.vb.fit import fit_vb
 
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
 
@@ -75,7 +76,7 @@ def _fit_and_write(
 def _smaller(outcome: Outcome, prune_below: float) -> Problem | None:
     """The pruned problem, by the Gibbs run where there is one; None where nothing is left out."""
     try:
-        model = prune(outcome.fitted["gibbs" if "gibbs" in outcome.fitted else "svi"].fit, threshold=prune_below)
+        model = prune(outcome.fitted[outcome.lead].fit, threshold=prune_below)
     except ValueError as error:
         raise BadInput(f"--prune: {error}") from error
     left_out = [n for n in dict.fromkeys(outcome.problem.model.copy_of) if n not in model.copy_of]
@@ -100,9 +101,12 @@ def fit_problem(
     A fit leaves its state in ``out/checkpoints`` every so many seconds; there a killed one goes on. Where covariances
     are learnt SVI is the first, since the sampler takes what it learnt.
     """
-    keys = dict(zip(("svi", "gibbs"), jax.random.split(jax.random.key(seed)), strict=True))
+    seed_key = jax.random.key(seed)
+    keys = dict(zip(("svi", "gibbs"), jax.random.split(seed_key), strict=True)) | {
+        "vb": jax.random.fold_in(seed_key, 2)
+    }
     fitted, learnt = dict[str, Fitted](), dict[str, float]()
-    for engine in sorted(engines, reverse=True) if problem.model.covariance_bounds else engines:
+    for engine in sorted(engines, key=lambda name: name != "svi") if problem.model.covariance_bounds else engines:
         start = time.perf_counter()
         fit = _fit(problem, engine, keys[engine], out / "checkpoints", progress, checkpoint_seconds)
         seconds = time.perf_counter() - start
@@ -132,6 +136,8 @@ def _fit(problem: Problem, engine: str, rng_key: Array, folder: Path, progress: 
         if engine == "svi":
             with _said_warnings():
                 return fit_svi(model, inputs, y, checkpoints=checkpoints, **options)
+        if engine == "vb":
+            return fit_vb(model, inputs, y, **options)
         lengths = GIBBS_DEFAULTS | settings
         click.echo("Gibbs: {num_chains} chains of {num_warmup} + {num_samples} sweeps".format(**lengths))
         return fit_gibbs(model, inputs, y, checkpoint=checkpoints.part("gibbs", "sweeps"), **options)

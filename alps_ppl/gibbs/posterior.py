@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +21,15 @@ from alps_ppl.model.tails import spread_evenly
 
 
 @dataclass(frozen=True, repr=False)
-class GibbsFit:
-    """What ``fit_gibbs`` and ``from_mcmc`` return.
+class WeightsFit:
+    """Draws of the program's sites, the latents by their weights.
 
     ``inputs``, ``y``: what was fitted. ``features``: what the latents' ``weights`` (chain, draw, weight) are
     coordinates of. ``sites``: b (chain, draw, gate), H, and what is learnt; ``sample_stats``: ``gate_prob`` (chain,
-    draw, gate), the probability with which a sweep drew each gate on, and ``lp``, the log joint density of Y, the
-    weights and all else.
+    draw, gate), a probability that each gate is on.
     """
 
-    engine: ClassVar[str] = "gibbs"
+    engine: ClassVar[str]
 
     model: ALPS
     inputs: Float[Array, "time *column"]
@@ -142,7 +141,7 @@ class GibbsFit:
     @classmethod
     def from_arrays(
         cls, model: ALPS, inputs: Array, y: Array, arrays: Mapping[str, np.ndarray], samples: Mapping, stats: Mapping
-    ) -> "GibbsFit":
+    ) -> Self:
         """The fit again, from ``arrays`` and the draws of its sites and sample_stats."""
         rank = arrays["rank"]
         pivots = np.split(arrays["pivots"], np.cumsum(rank)[:-1])
@@ -150,7 +149,22 @@ class GibbsFit:
         factors = [(p, tril.reshape(len(p), len(p))) for p, tril in zip(pivots, trils, strict=True)]
         features = assemble(model.covariances, inputs, factors, arrays["markovian"].tolist(), by_latents(model))
         sites, stats = ({n: jnp.asarray(v) for n, v in part.items() if n != "x"} for part in (samples, stats))
-        return cls(model, inputs, y, features, sites, jnp.asarray(arrays["weights"]), stats)
+        return cls(model, inputs, y, features, sites, jnp.asarray(arrays["weights"]), stats, **cls.more(arrays))
+
+    @classmethod
+    def more(cls, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """What a fit of this class has besides, from ``arrays``."""
+        return {}
+
+
+class GibbsFit(WeightsFit):
+    """What ``fit_gibbs`` and ``from_mcmc`` return: a ``WeightsFit`` of several chains.
+
+    ``gate_prob`` is the probability with which a sweep drew each gate on; ``sample_stats`` also has ``lp``, the log
+    joint density of Y, the weights and all else.
+    """
+
+    engine: ClassVar[str] = "gibbs"
 
     def __repr__(self):
         return f"GibbsFit({self.model}, {self.num_chains} chains of {self.weights.shape[1]} draws)"

@@ -23,11 +23,12 @@ from alps_ppl.results.fits import Fit, check_fit
 from alps_ppl.results.trees import DERIVED, PATHS, tree_of
 from alps_ppl.svi.posterior import SVIFit
 from alps_ppl.tables.data import Conversion
+from alps_ppl.vb.posterior import VBFit
 
 # Raised whenever files of the version before can't be read any more.
 FORMAT = 2
 GROUP = "alps"
-ENGINES: dict[str, type[SVIFit] | type[GibbsFit]] = {"svi": SVIFit, "gibbs": GibbsFit}
+ENGINES: dict[str, type[SVIFit] | type[GibbsFit] | type[VBFit]] = {"svi": SVIFit, "gibbs": GibbsFit, "vb": VBFit}
 
 
 def save(fit: Fit, path: str | Path, *, tree: xr.DataTree | None = None, conversion: Conversion | None = None) -> None:

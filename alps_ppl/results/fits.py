@@ -7,13 +7,15 @@ from jaxtyping import Array, Float
 from numpyro.infer import MCMC
 
 from alps_ppl import checks
-from alps_ppl.gibbs.posterior import GibbsFit
+from alps_ppl.gibbs.posterior import WeightsFit
 from alps_ppl.svi.posterior import SVIFit
 
-Fit = SVIFit | GibbsFit
+Fit = SVIFit | WeightsFit
+# Their draws are independent, and their gates' probabilities have no Monte Carlo error.
+OF_A_FAMILY = ("svi", "vb")
 
 
-def check_fit(fit: Any, name: str = "fit", expected: str = "what fit_svi, fit_gibbs or load returned") -> None:
+def check_fit(fit: Any, name: str = "fit", expected: str = "what fit_svi, fit_vb, fit_gibbs or load returned") -> None:
     """A TypeError unless it is a fit of one of the engines."""
     if isinstance(fit, MCMC):
         raise TypeError(f"{name}: expected {expected}, got NumPyro's MCMC; alps.from_mcmc(mcmc) makes a fit of it")

@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float, Int
 
-from alps_ppl.results.fits import Fit
+from alps_ppl.results.fits import OF_A_FAMILY, Fit
 from alps_ppl.results.trees import Trees, as_tree, as_trees, processes
 
 # From here on chains disagree.
@@ -147,7 +147,7 @@ def _rows(engine: str, tree: xr.DataTree) -> list[dict[str, Any]]:
     gates, probs = gates_of(tree)
     kept = ("prior_inclusion_prob", "covariance_group", "prior_of_group")
     prior, group, of_group = (constant[name].values[first] for name in kept)
-    independent = tree.attrs.get("engine") == "svi"
+    independent = tree.attrs.get("engine") in OF_A_FAMILY
     rows = [
         {"latent": name, "members": 1, "group": int(group[j]), "prior": float(prior[j])}
         | _estimates(probs[..., j], gates[..., j], independent)

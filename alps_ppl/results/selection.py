@@ -10,7 +10,7 @@ from scipy.special import betaln
 
 from alps_ppl import checks
 from alps_ppl.model.alps import ALPS
-from alps_ppl.results.fits import Fit, check_fit
+from alps_ppl.results.fits import OF_A_FAMILY, Fit, check_fit
 from alps_ppl.results.inclusion import gates_of, inclusion_table
 from alps_ppl.results.trees import as_tree, processes
 
@@ -33,10 +33,10 @@ def inclusion_sensitivity(
     Raises a ValueError for SVI's gates, which q holds apart: its draws can't be weighted into another posterior.
     """
     tree = as_tree(tree, groups=("posterior", "constant_data"))
-    if tree.attrs.get("engine") == "svi":
+    if tree.attrs.get("engine") in OF_A_FAMILY:
         raise ValueError(
-            "tree: expected a Gibbs run's; SVI's q holds the gates apart, so that its draws can't be weighted into "
-            "another prior's posterior; fit again with that prior"
+            "tree: expected a Gibbs run's; SVI's and VB's q hold the gates apart, so that their draws can't be "
+            "weighted into another prior's posterior; fit again with that prior"
         )
     inclusion_probs = np.atleast_1d(checks.numbers("inclusion_probs", inclusion_probs)).tolist()
     if len(inclusion_probs) == 0:

@@ -12,6 +12,7 @@ from alps_ppl.app.report.verdict import NAMES
 from alps_ppl.results.backtests import by_origin
 from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import align_signs
+from alps_ppl.results.fits import OF_A_FAMILY
 from alps_ppl.results.inclusion import (
     LARGEST_GATE_R_HAT,
     LARGEST_LOG_JOINT_R_HAT,
@@ -234,10 +235,10 @@ def diagnostics(run: RunFolder, table: pd.DataFrame, engine: str, lp_r_hat: floa
     rows = []
     if "gibbs" in run.trees:
         rows += _of_sampler(run.trees["gibbs"], table, lp_r_hat)
-    if "svi" in run.trees:
-        elbo = decimals(run.summary["svi"].get("elbo"), 1)
+    for name in [name for name in run.trees if name in OF_A_FAMILY]:
+        elbo = decimals(run.summary[name].get("elbo"), 1)
         meaning = "A lower bound of the log evidence in nats; it compares fits of the same data and nothing else."
-        rows.append(Diagnostic("ELBO (SVI)", elbo, "plain", meaning))
+        rows.append(Diagnostic(f"ELBO ({NAMES[name]})", elbo, "plain", meaning))
     differences = run.summary.get("largest_differences", {})
     rows += [
         Diagnostic(f"Largest difference, {quantity}", decimals(differences[quantity], 2), "plain", meaning)

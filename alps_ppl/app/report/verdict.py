@@ -21,7 +21,12 @@ LARGEST_ENGINE_DIFFERENCE = 0.1
 LARGEST_PREDICTIVE_DIFFERENCE = 0.5
 # Fewer times can't tell one process from another, whatever their gates say.
 FEWEST_TIMES = 12
-NAMES = {"svi": "SVI", "gibbs": "Gibbs"}
+NAMES = {"svi": "SVI", "gibbs": "Gibbs", "vb": "VB"}
+# How an engine without a sampler errs.
+ALONE = {
+    "svi": "It settles in one mode and tends to be too sure of it",
+    "vb": "It holds gates, weights and loadings apart, and understates weak processes",
+}
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
@@ -154,11 +159,10 @@ def _answer(candidates: list[dict[str, Any]]) -> str:
 def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_chains: int) -> tuple[Note, str]:
     """Whether the engines' answer has settled; and the same in a few words."""
     if "gibbs" not in engines:
-        text = (
-            "Only SVI was run. It settles in one mode and tends to be too sure of it; a Gibbs run (--engine svi,gibbs) "
-            "would check the gates."
-        )
-        return Note("caution", text), "This is SVI's answer alone; no sampler has checked it."
+        engine = engines[0]
+        name, both = NAMES[engine], ",".join([*engines, "gibbs"])
+        text = f"Only {name} was run. {ALONE[engine]}; a Gibbs run (--engine {both}) would check the gates."
+        return Note("caution", text), f"This is {name}'s answer alone; no sampler has checked it."
     if num_chains == 1:
         text = (
             "One Gibbs chain was run, and one chain can't tell whether it has converged; set GIBBS.num_chains to 2 or "
@@ -201,16 +205,25 @@ def _engines_note(table: pd.DataFrame, engines: list[str], differences: Mapping[
     if len(apart) == 0 and predictive > LARGEST_PREDICTIVE_DIFFERENCE:
         text = (
             f"{listed(names)} agree about the gates, but not about the outputs: their predictions differ by up to "
-            f"{predictive:.2f} sds of the bands. Believe the sampler's; SVI may have stopped too early."
+            f"{predictive:.2f} sds of the bands. Believe the sampler's; {_why_apart(engines)}."
         )
         return [Note("caution", text)]
     if len(apart) == 0:
         return [Note("good", f"{listed(names)} agree: no probability differs by more than {difference.max():.2f}.")]
     which = [f"{name} ({first[name]:.2f} and {second[name]:.2f})" for name in apart]
-    text = (
-        f"{listed(names)} differ about {listed(which)}. An SVI fit settles in one mode, and may have stopped too early."
-    )
+    text = f"{listed(names)} differ about {listed(which)}: {_why_apart(engines)}."
     return [Note("caution", text)]
+
+
+def _why_apart(engines: list[str]) -> str:
+    return " and ".join(
+        {
+            "svi": "SVI settles in one mode, and may have stopped too early",
+            "vb": "VB holds gates, weights and loadings apart",
+        }[e]
+        for e in engines
+        if e != "gibbs"
+    )
 
 
 def _decoys(table: pd.DataFrame, engine: str) -> list[Note]:

@@ -1,7 +1,7 @@
 """What all figures share: an engine has one colour and one name everywhere."""
 
-COLOURS = {"svi": "#2166ac", "gibbs": "#d6604d"}
-NAMES = {"svi": "SVI", "gibbs": "Gibbs"}
+COLOURS = {"svi": "#2166ac", "gibbs": "#d6604d", "vb": "#1b7837"}
+NAMES = {"svi": "SVI", "gibbs": "Gibbs", "vb": "VB"}
 
 
 def colour_of(engine: str, place: int = 0) -> str:
