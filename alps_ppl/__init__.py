@@ -27,6 +27,7 @@ from alps_ppl.vb.posterior import VBFit, init_from_vb
 
 if TYPE_CHECKING:
     from alps_ppl.app.backtest import backtest
+    from alps_ppl.app.many import fit_many
     from alps_ppl.results import plots
     from alps_ppl.results.cycles import cycles
     from alps_ppl.results.engines import align_signs, compare_engines
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "app.backtest": "backtest",
+    "app.many": "fit_many",
     "results": "plots",
     "results.cycles": "cycles",
     "results.engines": "align_signs compare_engines",
@@ -67,9 +69,9 @@ _MODULE = {name: module for module, names in _LAZY.items() for name in names.spl
 __all__ = [
     "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "PrivateMemory", "SVIFit",
     "SparseGaussianProcess", "StructuredMeanField", "VBFit", "align_signs", "annealed_temperature", "backtest",
-    "compare_engines", "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_svi", "fit_vb", "from_mcmc",
-    "gate_diagnostics", "gate_vectors", "inclusion_sensitivity", "inclusion_table", "init_from_svi", "init_from_vb",
-    "integrated_walk", "interchangeable", "linear", "linear_periodic", "load", "load_conversion",
+    "compare_engines", "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_many", "fit_svi", "fit_vb",
+    "from_mcmc", "gate_diagnostics", "gate_vectors", "inclusion_sensitivity", "inclusion_table", "init_from_svi",
+    "init_from_vb", "integrated_walk", "interchangeable", "linear", "linear_periodic", "load", "load_conversion",
     "log_predictive_density", "num_active", "on_column", "outliers", "plots", "predict", "private_memory", "prune",
     "random_walk", "read_table", "relaxed_program", "save", "scales", "split_table", "step", "to_datatree",
     "variance_shares", "white",

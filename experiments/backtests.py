@@ -18,7 +18,7 @@ from scipy.stats import norm
 import alps_ppl as alps
 from alps_ppl.app.backtest import Window
 from alps_ppl.app.backtest_run import first_problem
-from alps_ppl.app.cli import fit
+from alps_ppl.app.fitting import fit
 from alps_ppl.app.problem import Problem
 from alps_ppl.results.backtests import INTERVAL, Backtest, by_origin
 from experiments import store

@@ -110,9 +110,10 @@ class Features(NamedTuple):
 
     def phi(self, inputs: Float[np.ndarray, "row *column"] | None = None) -> Float[np.ndarray, "row feature"]:
         """[Phi_1 ... Phi_m], the latents' features side by side, at ``inputs`` (None: all that there are)."""
-        rows = jnp.asarray(self.times if inputs is None else inputs)
+        precision = jnp.zeros(0).dtype  # that of the data, whose factor it is
+        rows = np.asarray(self.times if inputs is None else inputs, precision)
         latents = zip(self.rest, self.pivots, self.pivot_tril, strict=True)
-        parts = [interpolation(k, rows, jnp.asarray(self.times[pivots]), tril) for k, pivots, tril in latents]
+        parts = [interpolation(k, rows, self.times[pivots].astype(precision), tril) for k, pivots, tril in latents]
         return np.concatenate(parts, 1)
 
     def latents(

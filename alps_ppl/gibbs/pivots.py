@@ -1,5 +1,7 @@
 """A pivoted Cholesky factor of a covariance's Gram matrix, without the matrix: which times its features interpolate."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import scipy.linalg
@@ -15,8 +17,31 @@ class RankError(ValueError):
     """A covariance needs more features than it may have."""
 
 
-column_of = jax.jit(lambda covariance, inputs, pivot: covariance(inputs, pivot[None])[:, 0])
-diagonal = jax.jit(lambda covariance, inputs: covariance(inputs))
+_column = jax.jit(lambda covariance, inputs, pivot: covariance(inputs, pivot[None])[:, 0])
+_diagonal = jax.jit(lambda covariance, inputs: covariance(inputs))
+
+
+def rounded_up(number: int) -> int:
+    """The next multiple of an eighth of the power of two below: nearly equal numbers of rows share a program."""
+    step = 2 ** max(0, number.bit_length() - 4)
+    return -(-number // step) * step
+
+
+def column_of(covariance: Covariance | None, inputs: Any, pivot: Any) -> Float[np.ndarray, " row"]:
+    """The covariances with one input."""
+    return np.asarray(_column(covariance, _padded(inputs), np.asarray(pivot)), np.float64)[: len(inputs)]
+
+
+def diagonal(covariance: Covariance, inputs: Any) -> Float[np.ndarray, " row"]:
+    """The variances at the inputs."""
+    return np.array(_diagonal(covariance, _padded(inputs)), np.float64)[: len(inputs)]
+
+
+def _padded(inputs: Any) -> np.ndarray:
+    rows = np.asarray(inputs)
+    if len(rows) == 0:
+        return rows
+    return np.concatenate([rows, np.repeat(rows[-1:], rounded_up(len(rows)) - len(rows), 0)])
 
 
 def pivoted_cholesky(
@@ -28,7 +53,8 @@ def pivoted_cholesky(
     column of K at a time: the n x n matrix is never built. A covariance that needs more than
     ``max_rank`` columns raises a RankError, a ValueError.
     """
-    residual = np.array(diagonal(covariance, inputs), np.float64)
+    rows = np.asarray(inputs)
+    residual = diagonal(covariance, rows)
     if not (np.isfinite(residual) & (residual >= 0)).all():
         raise ValueError(
             f"latent {name!r}: expected its covariance to have finite variances of at least 0 at the inputs, got "
@@ -49,7 +75,7 @@ def pivoted_cholesky(
         if rank == phi.shape[1]:
             phi = np.concatenate([phi, np.zeros_like(phi)], 1)
         pivot = int(residual.argmax())
-        column = np.asarray(column_of(covariance, inputs, inputs[pivot]), np.float64)
+        column = column_of(covariance, rows, rows[pivot])
         phi[:, rank] = (column - phi[:, :rank] @ phi[pivot, :rank]) / np.sqrt(residual[pivot])
         phi[pivots, rank] = 0.0  # exactly so without round-off: earlier pivots are interpolated already
         residual -= phi[:, rank] ** 2
@@ -62,7 +88,7 @@ def interpolation(covariance: Covariance | None, inputs, pivot_inputs, tril) -> 
     """Phi at ``inputs``: K_row,pivots L^-T, column by column as in the factor, in float64."""
     if len(tril) == 0:
         return np.zeros((len(inputs), 0))
-    K = np.stack([np.asarray(column_of(covariance, inputs, pivot), np.float64) for pivot in pivot_inputs])
+    K = np.stack([column_of(covariance, inputs, pivot) for pivot in np.asarray(pivot_inputs)])
     return scipy.linalg.solve_triangular(tril, K, lower=True).T
 
 
@@ -81,7 +107,7 @@ def choose_pivots(
         pivots, tril = candidates[factor[1]], factor[0][factor[1]]
         if len(candidates) == n:
             return pivots, tril
-        prior = np.asarray(diagonal(covariance, inputs), np.float64)
+        prior = diagonal(covariance, inputs)
         phi = (interpolation(covariance, inputs[rows], inputs[pivots], tril) for rows in row_slices(n))
         left = prior - np.concatenate([(part**2).sum(1) for part in phi])
         over = np.setdiff1d(np.flatnonzero(left > tolerance * prior.max()), candidates)  # those are round-off

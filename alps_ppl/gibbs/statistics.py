@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from alps_ppl.gibbs.families import Family
 from alps_ppl.gibbs.features import Features
 from alps_ppl.gibbs.layout import Layout
-from alps_ppl.gibbs.pivots import row_slices
+from alps_ppl.gibbs.pivots import rounded_up, row_slices
 from alps_ppl.model.memory import Filter, PrivateMemory, kalman
 
 # How many numbers the whitened features may have at a time.
@@ -173,16 +173,20 @@ def statistics(
     private_memory: PrivateMemory | None = None,
     log_priors: Sequence[Any] = (),
     student: bool = False,
+    few_shapes: bool = False,
 ) -> Statistics:
     """The sufficient statistics, summed in float64 and returned in ``y``'s precision.
 
     ``log_priors`` are those of the points of each unknown scale; ``student`` is whether cells have noise factors.
+    ``few_shapes``: one pattern, or one for each output, so that many tables share a compiled program.
     """
     values = np.asarray(y, np.float64)
     observed = ~np.isnan(values)
     filled = np.where(observed, values, 0.0)
     patterns, pattern = np.unique(observed, axis=1, return_inverse=True)
     pattern = pattern.reshape(-1)
+    if few_shapes and patterns.shape[1] > 1:
+        patterns, pattern = observed, np.arange(observed.shape[1])
     array = partial(jnp.asarray, dtype=y.dtype)
     needs_cells = student or (features.space is not None and private_memory is not None)
     r = features.num_features
@@ -239,13 +243,17 @@ def _cells(features: Features, observed, filled, array, student: bool) -> Cells:
 def _private_statistics(features: Features, patterns, pattern, filled, memory: PrivateMemory, array, student):
     """The same sums of columns that each point's Kalman filter has whitened."""
     order = np.argsort(features.times, kind="stable")
-    times, y = features.times[order], filled[order]
+    times = features.times[order]
     phi = np.zeros((len(times), 0)) if student or features.space is not None else features.phi(times)
+    # Rows without a cell at the end add nothing, and tables of nearly as many rows share a compiled program.
+    more = rounded_up(len(times)) - len(times)
+    times = np.append(times, np.full(more, times[-1]))
+    y, phi, seen = (np.pad(part, ((0, more), (0, 0))) for part in (filled[order], phi, patterns[order]))
     # As many points at a time as memory allows.
     numbers = len(times) * (patterns.shape[1] * phi.shape[1] + y.shape[1])
     with jax.enable_x64(True):
         points_at_a_time = max(1, NUMBERS_AT_A_TIME // numbers)
-        sums = _whitened_sums(memory, times, patterns[order], pattern, phi, y, points_at_a_time)
+        sums = _whitened_sums(memory, times, seen, pattern, phi, y, points_at_a_time)
         gram, projection, sum_squares, half_log_det = map(np.asarray, sums)
     return PrivateStatistics(
         memory=PrivateMemory(*map(array, memory)),

@@ -12,7 +12,7 @@ from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, latent_features
 from alps_ppl.gibbs.statistics import statistics
 from alps_ppl.model.alps import ALPS
-from alps_ppl.vb.family import groups, likelihood
+from alps_ppl.vb.family import Likelihood, groups, likelihood
 from alps_ppl.vb.posterior import VBFit, draws
 from alps_ppl.vb.search import Static, search
 
@@ -65,7 +65,7 @@ def fit_vb(
     checks.prng_key(rng_key)
     inputs, y = model.check_data(inputs, y)
     features = _features(model, inputs, y)
-    data, by_size = likelihood(statistics(features, y, model.private_memory)), groups(model, features.layout)
+    data, by_size = _data(model, features, y), groups(model, features.layout)
     search_key, draw_key = random.split(rng_key)
     with tqdm(total=num_starts + num_rounds, desc="VB", disable=not progress_bar, unit="step") as bar:
         ascent, start_elbos, num_moves = search(
@@ -119,6 +119,10 @@ def check_settings(
             raise ValueError(f"{name}: fit_vb takes none; use fit_gibbs, or leave it out")
 
 
+def _data(model: ALPS, features: Features, y: Array) -> Likelihood:
+    return likelihood(statistics(features, y, model.private_memory, few_shapes=True))
+
+
 def _features(model: ALPS, inputs: Array, y: Array) -> Features:
     """All latents' features, rough ones' too; a ValueError where they are too many."""
     advice = "use fit_gibbs, whose rough latents are Markov states, or fewer rows"
@@ -130,7 +134,8 @@ def _features(model: ALPS, inputs: Array, y: Array) -> Features:
         raise ValueError(f"{error}; fit_vb has no states for rough latents: {advice}") from None
     number = features.num_features
     grid = 1 if model.private_memory is None else len(np.asarray(model.private_memory.share))
-    patterns = len(np.unique(~np.isnan(np.asarray(y)), axis=1).T)
+    observed = ~np.isnan(np.asarray(y))
+    patterns = 1 if (observed == observed[:, :1]).all() else observed.shape[1]
     if number > MOST_FEATURES or grid * patterns * number**2 > MOST_NUMBERS:
         raise ValueError(
             f"model: its latents have {number:,} features on {len(inputs):,} times, too many for fit_vb; {advice}"

@@ -1,0 +1,167 @@
+"""What ``alps-ppl fit-many`` does: compose a model for each table in a worker, fit it, write and print."""
+
+import glob
+from collections.abc import Sequence
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+import jax
+import pandas as pd
+
+from alps_ppl.app.compose import compose
+from alps_ppl.app.many import ROWS, run_many
+from alps_ppl.model.alps import ALPS
+from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, OFF, ON
+from alps_ppl.tables.data import Data
+from alps_ppl.tables.reading import read_file
+
+TABLES = "tables"
+# How many tables that failed, or are undecided, are named.
+MOST_NAMED = 20
+# So many tables have to fail before the run does.
+FEW = 5
+
+
+def run_fit_many(
+    files: Sequence[Path],
+    *,
+    out: Path,
+    id_column: str | None,
+    engine: str,
+    num_workers: int | None,
+    seed: int,
+    fresh: bool,
+    progress: bool,
+    settings: dict[str, dict[str, Any]],
+    **options: Any,
+) -> None:
+    """Fit all tables; ``options`` are ``compose``'s. Raises a ValueError or TypeError for bad input, before any fit."""
+    paths = _paths(files)
+    out.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        (out / ROWS).unlink(missing_ok=True)
+    items = _by_id(paths, id_column, out / TABLES) if id_column is not None else _by_name(paths)
+    of_engine = settings[{"vb": "VB", "gibbs": "GIBBS"}[engine]]
+    make = partial(_of_file, options | {"settings": settings})
+    _check(make, items)
+    click.echo(f"{len(items):,} table{'s' * (len(items) != 1)}, by {engine}")
+    table = run_many(
+        items,
+        make,
+        rng_key=jax.random.key(seed),
+        engine=engine,
+        settings=of_engine,
+        num_workers=num_workers,
+        folder=out,
+        progress_bar=progress,
+    )
+    table.to_csv(out / "inclusion.csv", index=False)
+    counts = counted(table)
+    (out / "report.html").write_text(page(table, counts, engine), encoding="utf-8")
+    _print(table, counts)
+    click.echo(f"Written to {out}: inclusion.csv, a row per table and process, and report.html")
+
+
+def _check(make: Any, items: list[tuple[str, Any]]) -> None:
+    """The first table's error where the first few all have one: then the options are wrong, and it is said once."""
+    errors: list[Exception] = []
+    for _, path in items[:FEW]:
+        try:
+            make(path)
+            return
+        except (ValueError, TypeError) as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _paths(files: Sequence[Path]) -> list[Path]:
+    """The files, patterns that no shell has expanded among them."""
+    found = [Path(name) for file in files for name in (sorted(glob.glob(str(file))) or [str(file)])]
+    if missing := [str(path) for path in found if not path.is_file()]:
+        raise ValueError(f"FILES: expected CSV or Parquet files, got {missing[0]!r}, which isn't a file")
+    return found
+
+
+def _by_name(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Each file by its stem, or where two have one by its whole path."""
+    stems = [path.stem for path in paths]
+    unique = len(set(stems)) == len(stems)
+    return [(path.stem if unique else str(path), path.resolve()) for path in paths]
+
+
+def _by_id(paths: Sequence[Path], column: str, folder: Path) -> list[tuple[str, Path]]:
+    """A file in ``folder`` for each value of a column, whose rows are a table of their own."""
+    if len(paths) != 1:
+        raise ValueError(f"id: expected one long file, got {len(paths)} files")
+    raw = read_file(paths[0])
+    if column not in raw:
+        raise ValueError(f"id: expected the column {column!r} in {paths[0].name}, which has {', '.join(raw.columns)}")
+    folder.mkdir(exist_ok=True)
+    items = []
+    for number, (name, rows) in enumerate(raw.groupby(column, sort=False)):
+        path = folder / f"{number}.csv"
+        rows.drop(columns=column).to_csv(path, index=False)
+        items.append((str(name), path))
+    if not items:
+        raise ValueError(f"{paths[0].name}: expected at least one table, got no rows")
+    return items
+
+
+def _of_file(options: dict[str, Any], path: Path) -> tuple[Data, ALPS, dict[str, Any]]:
+    problem, _ = compose(path, **options)
+    return problem.data, problem.model, problem.gibbs
+
+
+def counted(table: pd.DataFrame) -> pd.DataFrame:
+    """By process, in their order: in how many tables it is on, undecided, off."""
+    fitted = table[table.error == ""]
+    status = pd.cut(fitted.probability, [-1, OFF, ON, 2], labels=["off", "undecided", "on"], right=True)
+    on = fitted.probability >= ON
+    status = status.astype(str).where(~on, "on")
+    counts = pd.crosstab(fitted.latent, status).reindex(columns=["on", "undecided", "off"], fill_value=0)
+    return counts.reindex(list(dict.fromkeys(fitted.latent)))
+
+
+def _print(table: pd.DataFrame, counts: pd.DataFrame) -> None:
+    number = table.table[table.error == ""].nunique()
+    click.echo(f"\nOf {number:,} fitted tables, in how many each process is on (from {ON}), undecided, and off:")
+    click.echo(counts.rename_axis(None).to_string())
+    if len(failed := table[table.error != ""]):
+        click.echo(f"\n{len(failed):,} table(s) couldn't be fitted:")
+        for row in failed.head(MOST_NAMED).itertuples():
+            click.echo(f"  {row.table}: {row.error}")
+        if len(failed) > MOST_NAMED:
+            click.echo(f"  and {len(failed) - MOST_NAMED:,} more, in inclusion.csv")
+    if len(apart := table[table.r_hat > LARGEST_GATE_R_HAT]):
+        click.echo(f"\nChains differ in {apart.table.nunique():,} table(s); r_hat in inclusion.csv says in which.")
+
+
+def page(table: pd.DataFrame, counts: pd.DataFrame, engine: str) -> str:
+    """The summary as one HTML page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("alps_ppl.app.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    failed = table[table.error != ""]
+    undecided = table[(table.error == "") & (table.probability > OFF) & (table.probability < ON)]
+    return environment.get_template("many.html").render(
+        number=int(table.table[table.error == ""].nunique()),
+        processes=[{"name": name, **row} for name, row in counts.to_dict("index").items()],
+        failed=failed.head(MOST_NAMED).to_dict("records"),
+        num_failed=len(failed),
+        undecided=undecided.head(MOST_NAMED).to_dict("records"),
+        num_undecided=undecided.table.nunique(),
+        most=MOST_NAMED,
+        on=ON,
+        off=OFF,
+        engine={"vb": "coordinate ascent (VB), which understates weak processes", "gibbs": "the Gibbs sampler"}[engine],
+        version=metadata.version("alps-ppl"),
+    )
