@@ -15,7 +15,7 @@ def benchmarks(*arguments):
 
 
 def test_help_names_the_groups():
-    assert "import, svi, gibbs, schur, weather, large and cold" in " ".join(benchmarks("--help").split())
+    assert "import, svi, gibbs, vb, many, schur, weather, large and cold" in " ".join(benchmarks("--help").split())
 
 
 @pytest.mark.slow
