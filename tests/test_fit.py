@@ -1,9 +1,11 @@
 """``alps-ppl fit``: one problem, made once; the model file says the same; no text of the user's runs or is lost."""
 
 import ast
+import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,7 @@ import alps_ppl as alps
 from alps_ppl.app import run, source
 from alps_ppl.app.compose import compose, gibbs_settings, noise_prior, svi_settings
 from alps_ppl.app.model_file import load_model_file
+from alps_ppl.app.report import notes
 from alps_ppl.model.as_json import describe
 from alps_ppl.tables.grammar import parse
 
@@ -440,3 +443,65 @@ def test_spikes_are_missing_unless_they_are_kept(keeps, call, tmp_path):
     assert ("drop_spikes" in (tmp_path / "out" / "model.py").read_text()) != keeps
     assert call("report", tmp_path / "out")[0] == 0
     assert ("taken for missing" in (tmp_path / "out" / "report.html").read_text()) != keeps
+
+
+@pytest.mark.slow
+def test_student_noise_fits_spikes_and_lists_them(call, tmp_path):
+    """The cells of little weight are in outliers.csv; the model file says the same model; no alarm of heavy tails."""
+    rng = np.random.default_rng(0)
+    wave = np.sin(2 * np.pi * np.arange(60) / 7)
+    table = pd.DataFrame({"t": np.arange(60), "u": wave + 0.3 * rng.normal(size=60), "v": rng.normal(size=60)})
+    table.loc[30, "u"] = 25.0
+    table.to_csv(tmp_path / "table.csv", index=False)
+    short = ["--set", "GIBBS.num_warmup=60", "--set", "GIBBS.num_samples=60", "--no-progress"]
+    options = ["--latent", "wave = linear_periodic(7)", "--noise", "student"]
+    status, printed, error = call("fit", tmp_path / "table.csv", *options, *short, "--out", tmp_path / "out")
+    assert status == 0, error
+    assert "Student's noise weighs such less" in printed
+    found = pd.read_csv(tmp_path / "out" / "outliers.csv")
+    assert list(found.columns) == ["input", "output", "value", "weight"]
+    assert (found.input[0], found.output[0], found.value[0]) == (30, "u", 25.0)
+    assert "noise_df=4.0" in (tmp_path / "out" / "model.py").read_text()
+    assert call("report", tmp_path / "out")[0] == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Noise has heavy tails, Student" in page
+    assert "its tails are heavy" not in page
+    again = ["--out", tmp_path / "again", "--engine", "gibbs", "--no-progress"]
+    status, printed, error = call("run", tmp_path / "out" / "model.py", *again)
+    assert status == 0, error
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "again" / "outliers.csv"), found, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_preview_is_by_coordinate_ascent(call, tmp_path):
+    table = pd.DataFrame({"t": np.arange(60), "u": np.sin(2 * np.pi * np.arange(60) / 7)})
+    table.u += 0.3 * np.random.default_rng(0).normal(size=60)
+    table.to_csv(tmp_path / "table.csv", index=False)
+    options = ["--latent", "wave = linear_periodic(7)", "--latent", "odd = linear_periodic(11)", "--no-progress"]
+    out = tmp_path / "out"
+    status, _, error = call("fit", tmp_path / "table.csv", *options, "--preview", "--out", out)
+    assert status == 0, error
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["vb"]["elbo"] < 0
+    assert (out / "posterior_vb.nc").exists()
+    inclusion = pd.read_csv(out / "inclusion.csv").set_index("latent").probability
+    assert inclusion["wave"] > 0.99
+    assert call("report", out)[0] == 0
+    assert "VB&#39;s answer alone" in (out / "report.html").read_text()
+    assert call("predict", out, "--horizon", "5")[0] == 0
+    status, _, error = call("fit", tmp_path / "table.csv", *options, "--preview", "--engine", "svi", "--out", out)
+    assert status == 2
+    assert "--preview: it is --engine vb" in error
+
+
+def test_the_page_says_where_tails_are_heavy():
+    """Of 300 fitted cells three beyond four sds: normal noise leaves .02. Two may be chance."""
+    sds = np.zeros(300)
+
+    def notes_of(far):
+        observed = np.where(np.arange(300) < far, 5.0, sds)
+        cells = pd.DataFrame({"engine": "gibbs", "split": "train", "observed": observed, "mean": 0.0, "sd": 1.0})
+        return notes.tails_note(SimpleNamespace(predictions=cells, summary={"data": {}}), "gibbs")
+
+    assert "--noise student" in notes_of(3)[0].text
+    assert notes_of(2) == []

@@ -23,6 +23,7 @@ from alps_ppl.gibbs.statistics import statistics
 from alps_ppl.gibbs.student import at_factors, draw_factors
 from alps_ppl.model.memory import OutputNoise, PrivateMemory
 from alps_ppl.model.tails import NoiseFactors, noise_factors, spread_evenly
+from alps_ppl.results.outliers import cell_weights
 
 T = np.array([3.0, 0.5, 0.9, 2.0, 2.0, 7.0, 4.4])
 SHARE, LENGTH = np.array([0.0, 0.8, 0.999]), np.array([1.0, 0.4, 9.0])
@@ -168,7 +169,7 @@ def test_a_draw_that_forgets_the_later_cells_is_caught(key):
     assert ((found - expected)[often] ** 2 / expected[often]).sum() > stats.chi2(often.sum()).isf(1e-6)
 
 
-@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("memory", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_program_with_students_noise(memory):
     """Its log density is the sum of its sites'; y's is the dense normal around f with the factors in it."""
     m, *_ = sampled(True, memory)
@@ -227,32 +228,42 @@ def student_model(t, memory=True, df=4.0):
     )
 
 
-@pytest.fixture(scope="module")
-def fits():
+def sampled_from(df):
     t, y = spiky()
     settings = {"num_warmup": 150, "num_samples": 150, "num_chains": 2, "progress_bar": False}
-    return {
-        df: alps.fit_gibbs(student_model(t, df=df), t, y, rng_key=jax.random.key(0), **settings) for df in (None, 4.0)
-    }
+    return alps.fit_gibbs(student_model(t, df=df), t, y, rng_key=jax.random.key(0), **settings)
 
 
-def test_spikes_weigh_little(fits):
-    """Their factors are large, the bands as wide as without them, the gates right."""
-    fit, normal = fits[4.0], fits[None]
-    v = fit.model.tails.variance[np.asarray(fit.samples["noise_factor"])]
-    weight = (1 / v).mean((0, 1))
+@pytest.fixture(scope="module")
+def fit():
+    return sampled_from(4.0)
+
+
+def test_spikes_weigh_little(fit):
+    """Their factors are large, the gates right; and they are the outliers that are listed."""
+    weight = cell_weights(fit)
     assert weight[40, 0] < 0.05
     assert weight[90, 1] < 0.05
-    assert 0.5 < np.median(weight) < 2
+    assert 0.5 < np.nanmedian(weight) < 2
+    assert np.isnan(weight[10:14]).all()
     assert fit.inclusion_prob[0] > 0.95
     assert fit.inclusion_prob[2] < 0.1
+    listed = alps.outliers(fit)
+    assert set(zip(listed.time[:2], listed.output[:2], strict=True)) == {(40.0, "y1"), (90.0, "y2")}
+    assert (listed.weight.diff().dropna() >= 0).all()
+    assert abs(listed.value[:2]).min() > 9
+
+
+@pytest.mark.slow
+def test_bands_are_as_wide_as_without_spikes(fit):
     ahead = np.arange(150.0, 160.0)
-    sd, normals = (alps.predict(one, ahead)["sd"].mean() for one in (fit, normal))
+    sd, normals = (alps.predict(one, ahead)["sd"].mean() for one in (fit, sampled_from(None)))
     assert sd < 0.75 * normals
+    with pytest.raises(ValueError, match="noise_df"):
+        alps.outliers(sampled_from(None))
 
 
-def test_a_fit_with_students_noise_is_saved_whole(fits, tmp_path):
-    fit = fits[4.0]
+def test_a_fit_with_students_noise_is_saved_whole(fit, tmp_path):
     alps.save(fit, tmp_path / "fit.nc")
     again = alps.load(tmp_path / "fit.nc")
     assert again.model.noise_df == 4.0
@@ -261,8 +272,8 @@ def test_a_fit_with_students_noise_is_saved_whole(fits, tmp_path):
         np.testing.assert_array_equal(alps.predict(fit, ahead)[name], alps.predict(again, ahead)[name])
 
 
-def test_its_tree_has_the_factors_and_a_likelihood_without_them(fits):
-    tree = alps.to_datatree(fits[4.0], num_draws=20)
+def test_its_tree_has_the_factors_and_a_likelihood_without_them(fit):
+    tree = alps.to_datatree(fit, num_draws=20)
     assert tree["posterior"]["noise_factor"].dims == ("chain", "draw", "time", "output")
     likelihood = tree["log_likelihood"]["y"]
     assert likelihood.dims == ("chain", "draw", "cell")
@@ -272,6 +283,7 @@ def test_its_tree_has_the_factors_and_a_likelihood_without_them(fits):
     assert (at_spikes < -5).all()  # the cell's own factor would have made it likely
 
 
+@pytest.mark.slow
 @CASES
 def test_lp_is_the_programs(memory):
     """Up to a constant: weights for latents change the density by the determinant of Phi only."""
@@ -287,6 +299,7 @@ def test_lp_is_the_programs(memory):
     np.testing.assert_allclose(np.ptp(joint - np.concatenate(fit.sample_stats["lp"])), 0.0, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_svi_sums_the_factors_out():
     """Its noise is Student's, too: the scale is that without the spikes; memories besides it can't have."""
     t, y = spiky()

@@ -55,7 +55,7 @@ def bound(m, data, groups, q):
     return family.bound(m, groups, q, family.expected_squares(data, groups, q), data)
 
 
-@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("memory", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_bound_is_the_dense_one(memory):
     m, basis, data, groups, q = problem(memory)
     by_gate = {"prob": np.zeros(2), "w": [None, None], "h": [None, None]}
@@ -150,7 +150,12 @@ def wave(seed=0, n=96, memory=False):
     return m, t, y
 
 
-@pytest.mark.parametrize(("seed", "memory"), [(0, False), (1, False), (2, True)])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("seed", "memory"), [pytest.param(0, False, marks=SLOW), pytest.param(1, False, marks=SLOW), (2, True)]
+)
 def test_a_cycle_is_found(seed, memory, tmp_path):
     """By every start, with theta learnt or not; saved, it predicts the same; its bound never falls."""
     m, t, y = wave(seed, memory=memory)
@@ -188,6 +193,7 @@ def test_its_draws_have_qs_moments():
     assert abs(H.var() - 1) < 5 * np.sqrt(2 / H.size)
 
 
+@pytest.mark.slow
 def test_a_sampler_starts_from_it():
     m, t, y = wave()
     fit = alps.fit_vb(m, t, y, rng_key=jax.random.key(0), **QUIET)
