@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 import reference
 from problems import oracle
+from scipy import integrate, stats
 from tinygp import kernels
 
 import alps_ppl as alps
@@ -130,6 +131,43 @@ def test_it_is_below_the_evidence():
     evidence = np.logaddexp.reduce([o["log_evidence"][b] + np.log(p) for b, p in prior.items()])
     assert fit.elbo < evidence
     assert fit.elbo > evidence - 5
+
+
+def one_gate(seed=0):
+    """One process of one feature, three outputs, fixed noise: the evidence is an integral over one weight."""
+    rng = np.random.default_rng(seed)
+    y = 0.35 * rng.normal(size=3) * T[:, None] / 2 + rng.normal(size=(7, 3))
+    s = np.array([[1.0], [0.5], [2.0]])
+    m = alps.ALPS(
+        {"line": alps.linear(0.0, 2.0)}, 3, inclusion_prob=0.3, mixing_variance=s, noise_variance=[1.0, 0.5, 2.0]
+    )
+
+    def density(w):
+        x = T / 2.0 * w
+        covs = [np.eye(7) * v + s_ * np.outer(x, x) for v, s_ in zip([1.0, 0.5, 2.0], s[:, 0], strict=True)]
+        logs = [stats.multivariate_normal(cov=C).logpdf(y[:, i]) for i, C in enumerate(covs)]
+        off = [stats.multivariate_normal(cov=v * np.eye(7)).logpdf(y[:, i]) for i, v in enumerate([1.0, 0.5, 2.0])]
+        return np.exp(sum(logs) - sum(off)) * stats.norm.pdf(w)
+
+    return m, y, integrate.quad(density, -8, 8, limit=200)[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gates_last_update_has_weights_and_loadings_together(seed):
+    """Of one gate alone the odds are those of the evidence by quadrature; apart, weights and loadings give lower ones.
+
+    An importance weight is at most twice its mean under the prior's half, so that 500 draws know odds to a few percent.
+    """
+    m, y, ratio = one_gate(seed)
+    exact = 0.3 * ratio / (0.3 * ratio + 0.7)
+    fit = alps.fit_vb(m, T, y, rng_key=jax.random.key(seed), **QUIET)
+    found = fit.inclusion_prob[0]
+    assert found / (1 - found) == pytest.approx(exact / (1 - exact), rel=0.15)
+    basis = latent_features(m.covariances, m.check(T)[0], names=m.latents, states=False)
+    data, groups = family.likelihood(statistics(basis, jnp.asarray(y))), family.groups(m, basis.layout)
+    settings = {"num_starts": 2, "num_sweeps": 300, "tolerance": 1e-8, "num_rounds": 2}
+    apart, *_ = search.search(m, data, groups, jax.random.key(0), **settings)
+    assert search.probabilities(groups, apart)[0] < found
 
 
 def wave(seed=0, n=96, memory=False):

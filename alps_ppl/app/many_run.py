@@ -162,6 +162,6 @@ def page(table: pd.DataFrame, counts: pd.DataFrame, engine: str) -> str:
         most=MOST_NAMED,
         on=ON,
         off=OFF,
-        engine={"vb": "coordinate ascent (VB), which understates weak processes", "gibbs": "the Gibbs sampler"}[engine],
+        engine={"vb": "coordinate ascent (VB), an approximation", "gibbs": "the Gibbs sampler"}[engine],
         version=metadata.version("alps-ppl"),
     )

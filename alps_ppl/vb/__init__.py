@@ -1,5 +1,5 @@
 """The third engine: a mean-field family whose factors are conditional on their gate, by coordinate ascent.
 
 ``family`` is q and its bound, ``updates`` the closed-form updates, ``search`` the starts and moves between modes,
-``fit`` the function, ``posterior`` what it returns. See docs/vb.md for the derivation.
+``evidence`` the gates' last update, ``fit`` the function, ``posterior`` what it returns. docs/vb.md derives all.
 """

@@ -12,6 +12,7 @@ from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, latent_features
 from alps_ppl.gibbs.statistics import statistics
 from alps_ppl.model.alps import ALPS
+from alps_ppl.vb.evidence import refined
 from alps_ppl.vb.family import Likelihood, groups, likelihood
 from alps_ppl.vb.posterior import VBFit, draws
 from alps_ppl.vb.search import Static, search
@@ -35,9 +36,10 @@ def fit_vb(
 ) -> VBFit:
     """Fit q(b_g) q(w_g | b_g) prod_i q(h_ig | b_g) to GP-ALPS by coordinate ascent (docs/vb.md).
 
-    Every update is closed form, so that the bound is that of the discrete model and never falls. It approximates: given
-    the gates weights and loadings are independent, and so are gates. Processes that explain something only
-    together, or that stand for one another, are where it differs from the sampler.
+    Every update is closed form, so that the bound is that of the discrete model and never falls. At the end the gates'
+    log odds are those of the better q(b_g, w_g, h_g), in which the weights and loadings of a gate aren't independent,
+    by importance sampling. It approximates: gates are independent. Processes that explain something only together, or
+    that stand for one another, are where it differs from the sampler.
 
     Parameters
     ----------
@@ -81,7 +83,8 @@ def fit_vb(
         )
     if not np.isfinite(ascent.bound):
         raise ValueError("y: the bound isn't finite at any start; centre and scale the outputs, or use fit_gibbs")
-    found = draws(model, data, Static(by_size), ascent.q, draw_key, NUM_DRAWS)
+    q = refined(model, data, Static(by_size), ascent.q, random.fold_in(draw_key, 1))
+    found = draws(model, data, Static(by_size), q, draw_key, NUM_DRAWS)
     sites = {name: value[None] for name, value in found.items()}
     weights, stats = sites.pop("weights"), {"gate_prob": sites.pop("gate_prob")}
     elbos = np.asarray(ascent.bounds)[: int(ascent.num_sweeps)]

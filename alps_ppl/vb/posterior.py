@@ -23,9 +23,9 @@ class VBFit(WeightsFit):
     """What ``fit_vb`` returns: a ``WeightsFit`` of one chain of independent draws of q.
 
     ``gate_prob`` is q's probability of each gate, the same in every draw. ``elbo``: the lower bound on the log evidence
-    in nats, of the discrete model and without Monte Carlo error. ``elbos`` (sweep): it from sweep to sweep of the last
-    ascent, which never falls. ``start_elbos``: that of each start. ``num_moves``: how many moves between modes raised
-    the best of them.
+    in nats, of the discrete model and without Monte Carlo error, before the gates' last update. ``elbos`` (sweep): it
+    from sweep to sweep of the last ascent, which never falls. ``start_elbos``: that of each start. ``num_moves``: how
+    many moves between modes raised the best of them.
     """
 
     engine: ClassVar[str] = "vb"

@@ -37,11 +37,13 @@ def sweep(
     open_: Bool[Array, " gate"],
     shut: Bool[Array, " gate"],
     hold_noise: Bool[Array, ""],
+    offset: Float[Array, " gate"] | float = 0.0,
 ) -> tuple[tuple[WhenOn, ...], Float[Array, ""]]:
     """All factors once: noise and memories, then gate by gate its weights, loadings and log odds.
 
     Gates in ``open_`` are held on, those in ``shut`` off; where ``hold_noise`` is true learnt noise is white and a
-    fifth of each output's variance. Also returns the bound of ``q``, from before the sweep.
+    fifth of each output's variance. ``offset`` is added to the gates' log odds. Also returns the bound of ``q``, from
+    before the sweep.
     """
     squares = expected_squares(data, groups, q)
     precision, _ = noise_terms(model, data, squares)
@@ -52,7 +54,7 @@ def sweep(
         precision = jnp.where(hold_noise & (variance > 0), held, precision)
     weighted = expected(data, precision)
     logits, _ = prior_logits(model, in_order(groups, [on.prob for on in q]))
-    logits = jnp.where(shut, -jnp.inf, jnp.where(open_, jnp.inf, logits))
+    logits = jnp.where(shut, -jnp.inf, jnp.where(open_, jnp.inf, logits + offset))
     means = gated_means(groups, q, data.projection.shape[-1])
     updated = []
     for group, on in zip(groups, q, strict=True):
