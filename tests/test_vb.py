@@ -47,7 +47,7 @@ def problem(memory, theta=(0.3, 0.6)):
     data, groups = family.likelihood(stats_), family.groups(m, basis.layout)
     q = search.random_start(m, search.Static(groups), jax.random.key(1), data.projection)
     nothing = jnp.zeros(2, bool)
-    q, _ = updates.sweep(m, data, groups, q, nothing, nothing, jnp.array(False))
+    q, *_ = updates.sweep(m, data, groups, q, nothing, nothing, jnp.array(False))
     q = tuple(on._replace(logit=on.logit + 1.0, mean_w=on.mean_w + 0.3, cov_h=1.5 * on.cov_h) for on in q)
     return m, basis, data, groups, q
 
@@ -85,7 +85,7 @@ def test_no_update_lowers_the_bound(memory):
     bounds = [float(of(q))]
     assert len(groups) == 2
     for order in [(0,), (0,), (0, 1), (0, 1), (0,), (0, 1)]:
-        after, was = sweep(q)
+        after, was, _ = sweep(q)
         np.testing.assert_allclose(was, bounds[-1], rtol=1e-10)
         q = tuple(after[k] if k in order else q[k] for k in range(2))  # the first is updated before the second
         bounds.append(float(of(q)))
@@ -99,7 +99,7 @@ def test_where_it_ends_the_bound_is_flat(memory):
     m, _, data, groups, q = problem(memory)
     sweep = sweeper(m, data, groups)
     for _ in range(1_000):
-        q, _ = sweep(q)
+        q, *_ = sweep(q)
     factors = [
         (on.logit, on.mean_w, jnp.linalg.cholesky(on.cov_w), on.mean_h, jnp.linalg.cholesky(on.cov_h)) for on in q
     ]

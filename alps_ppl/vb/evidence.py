@@ -30,40 +30,49 @@ from alps_ppl.vb.family import (
     noise_terms,
     prior_logits,
 )
-from alps_ppl.vb.search import Static
-from alps_ppl.vb.updates import sweep
+from alps_ppl.vb.search import Ascent, Static, climb
 
-NUM_DRAWS = 500
+NUM_DRAWS = 1_000
 # q's sds are larger by up to this part where weights are drawn from it; of up to so many latents each sign is tried.
 WIDER, MOST_SIGNS = 0.5, 3
 # How often all is done again with the better log odds, and by how many sweeps.
 ROUNDS, SWEEPS = 4, 5
 
 
+def refined(
+    model: ALPS, data: Likelihood, groups: tuple[Group, ...], q: tuple[WhenOn, ...], key: Array, most_sweeps: int
+) -> Ascent:
+    """Q with the gates' better log odds, and the other factors where they are best for those.
+
+    ``most_sweeps`` as in ``climb``, whose compiled program it is.
+    """
+    static, none = Static(groups), np.zeros(len(model.gate_names), bool)
+    offset = np.zeros(len(model.gate_names))
+    for _ in range(ROUNDS):
+        offset = gained(model, data, static, q, key, offset)
+        settings = none, none, False, 0, SWEEPS, -np.inf
+        ascent = climb(model, data, static, q, *settings, most_sweeps=most_sweeps, offset=offset)
+        q = ascent.q
+    return ascent
+
+
 @partial(jax.jit, static_argnames="groups")
-def refined(model: ALPS, data: Likelihood, groups: Static, q: tuple[WhenOn, ...], key: Array) -> tuple[WhenOn, ...]:
-    """Q with the gates' better log odds, and the other factors where they are best for those."""
-    nothing = jnp.zeros(len(model.gate_names), bool)
-
-    def round_(_, carry):
-        q, offset = carry
-        weighted = expected(data, noise_terms(model, data, expected_squares(data, groups.value, q))[0])
-        means = gated_means(groups.value, q, data.projection.shape[-1])
-        logits, _ = prior_logits(model, in_order(groups.value, [on.prob for on in q]))
-        found = []
-        for group, on in zip(groups.value, q, strict=True):
-            keys = jax.vmap(lambda gate: random.fold_in(key, gate))(jnp.asarray(group.gates))
-            one = lambda of: log_evidence(model, weighted, Group(*of[0]), of[1], means, of[2])  # noqa: E731
-            found.append(jax.lax.map(one, (tuple(map(jnp.asarray, group)), on, keys)))
-        apart = in_order(groups.value, [on.logit for on in q]) - logits - offset
-        # The bound's part is below the evidence, and an estimate that isn't is an error of the sampling.
-        better = jnp.clip(in_order(groups.value, found) - apart, 0.0)
-        offset = jnp.where(jnp.asarray(model.certain[model.first]) | ~jnp.isfinite(better), 0.0, better)
-        step = lambda _, q: sweep(model, data, groups.value, q, nothing, nothing, jnp.array(False), offset)[0]  # noqa: E731
-        return jax.lax.fori_loop(0, SWEEPS, step, q), offset
-
-    zeros = jnp.zeros(len(model.gate_names), data.projection.dtype)
-    return jax.lax.fori_loop(0, ROUNDS, round_, (q, zeros))[0]
+def gained(
+    model: ALPS, data: Likelihood, groups: Static, q: tuple[WhenOn, ...], key: Array, offset: Float[Array, " gate"]
+) -> Float[Array, " gate"]:
+    """By how much each gate's log odds are higher than the family's; q has them with ``offset``."""
+    weighted = expected(data, noise_terms(model, data, expected_squares(data, groups.value, q))[0])
+    means = gated_means(groups.value, q, data.projection.shape[-1])
+    logits, _ = prior_logits(model, in_order(groups.value, [on.prob for on in q]))
+    found = []
+    for group, on in zip(groups.value, q, strict=True):
+        keys = jax.vmap(lambda gate: random.fold_in(key, gate))(jnp.asarray(group.gates))
+        one = lambda of: log_evidence(model, weighted, Group(*of[0]), of[1], means, of[2])  # noqa: E731
+        found.append(jax.lax.map(one, (tuple(map(jnp.asarray, group)), on, keys)))
+    apart = in_order(groups.value, [on.logit for on in q]) - logits - offset
+    # The bound's part is below the evidence, and an estimate that isn't is an error of the sampling.
+    better = jnp.clip(in_order(groups.value, found) - apart, 0.0)
+    return jnp.where(jnp.asarray(model.certain[model.first]) | ~jnp.isfinite(better), 0.0, better)
 
 
 def log_evidence(

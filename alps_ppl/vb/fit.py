@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import numpyro.distributions as dist
 from jax import random
@@ -15,7 +16,7 @@ from alps_ppl.model.alps import ALPS
 from alps_ppl.vb.evidence import refined
 from alps_ppl.vb.family import Likelihood, groups, likelihood
 from alps_ppl.vb.posterior import VBFit, draws
-from alps_ppl.vb.search import Static, search
+from alps_ppl.vb.search import search
 
 NUM_DRAWS = 1000
 # As many features have all latents together, and as many numbers the statistics at all points of a memory's grid.
@@ -83,12 +84,17 @@ def fit_vb(
         )
     if not np.isfinite(ascent.bound):
         raise ValueError("y: the bound isn't finite at any start; centre and scale the outputs, or use fit_gibbs")
-    q = refined(model, data, Static(by_size), ascent.q, random.fold_in(draw_key, 1))
-    found = draws(model, data, Static(by_size), q, draw_key, NUM_DRAWS)
-    sites = {name: value[None] for name, value in found.items()}
+    most = len(ascent.bounds)
+    last = refined(model, data, by_size, ascent.q, random.fold_in(draw_key, 1), most)
+    found = draws(model, data, by_size, last, draw_key, NUM_DRAWS)
+    sites = {name: jax.numpy.asarray(value[None], _dtype(value, y)) for name, value in found.items()}
     weights, stats = sites.pop("weights"), {"gate_prob": sites.pop("gate_prob")}
     elbos = np.asarray(ascent.bounds)[: int(ascent.num_sweeps)]
     return VBFit(model, inputs, y, features, sites, weights, stats, ascent.bound, elbos, start_elbos, num_moves)
+
+
+def _dtype(value: np.ndarray, y: Array) -> Any:
+    return value.dtype if value.dtype.kind == "i" else y.dtype
 
 
 def check_settings(

@@ -2,20 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import random
 from jaxtyping import Array, Float
+from scipy.special import expit
 
 from alps_ppl import checks
 from alps_ppl.gibbs.posterior import WeightsFit
 from alps_ppl.model.alps import ALPS
-from alps_ppl.vb.family import Group, Likelihood, WhenOn, expected_squares, in_order, log_noise_points
-from alps_ppl.vb.search import Static
+from alps_ppl.vb.family import Group, Likelihood, log_noise_points
+from alps_ppl.vb.search import Ascent
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,49 +49,54 @@ class VBFit(WeightsFit):
         return f"VBFit({self.model}, elbo {self.elbo:.2f})"
 
 
-@partial(jax.jit, static_argnames=("groups", "num_draws"))
 def draws(
-    model: ALPS, data: Likelihood, groups: Static, q: tuple[WhenOn, ...], rng_key: Array, num_draws: int
-) -> dict[str, Array]:
-    """Independent draws of q: b (draw, gate), H, the latents' weights, and what is learnt."""
-    keys = random.split(rng_key, 4)
-    prob = in_order(groups.value, [on.prob for on in q])
-    b = random.uniform(keys[0], (num_draws, len(prob)), prob.dtype) < prob
-    H = jnp.zeros((num_draws, *model.mixing_variance.shape), prob.dtype)
-    weights = jnp.zeros((num_draws, data.projection.shape[-1]), prob.dtype)
-    for number, (group, on) in enumerate(zip(groups.value, q, strict=True)):
-        w, h = _given_gates(model, group, on, b[:, group.gates], random.fold_in(keys[1], number))
-        weights = weights.at[:, group.features].set(w)
-        H = H.at[:, :, group.latents].set(jnp.moveaxis(h, 1, 2))
-    sites = {"b": b.astype(jnp.int32), "H": H, "weights": weights}
-    squares = expected_squares(data, groups.value, q)
-    logs, rates = log_noise_points(model, data, squares)
-    shape = (num_draws, logs.shape[1])
-    point = random.categorical(keys[2], logs.T, shape=shape)
+    model: ALPS, data: Likelihood, groups: tuple[Group, ...], ascent: Ascent, rng_key: Array, num_draws: int
+) -> dict[str, np.ndarray]:
+    """Independent draws of q: b (draw, gate), H, the latents' weights, and what is learnt.
+
+    NumPy's, which compiles nothing; its generator's seed is the key.
+    """
+    rng = np.random.default_rng(np.asarray(random.key_data(rng_key), np.uint32).ravel().tolist())
+    q: Any = jax.tree.map(lambda part: np.asarray(part, np.float64), ascent.q)
+    prob = np.zeros(len(model.gate_names))
+    for group, on in zip(groups, q, strict=True):
+        prob[group.gates] = expit(on.logit)
+    b = rng.uniform(size=(num_draws, len(prob))) < prob
+    H = np.zeros((num_draws, *model.mixing_variance.shape))
+    weights = np.zeros((num_draws, data.projection.shape[-1]))
+    for group, on in zip(groups, q, strict=True):
+        w, h = _given_gates(model, group, on, b[:, group.gates], rng)
+        weights[:, group.features] = w
+        H[:, :, group.latents] = np.moveaxis(h, 1, 2)
+    sites: dict[str, np.ndarray] = {"b": b.astype(np.int32), "H": H, "weights": weights}
+    logs, rates = (np.asarray(part, np.float64) for part in log_noise_points(model, data, ascent.squares))
+    probs = np.exp(logs - logs.max(0))
+    cdf: Any = np.cumsum(probs / probs.sum(0), 0)  # (point, output)
+    point = (rng.uniform(size=(num_draws, 1, cdf.shape[1])) > cdf).sum(1).clip(0, len(cdf) - 1)
     if model.private_memory is not None:
-        sites["memory"] = point.astype(jnp.int32)
+        sites["memory"] = point.astype(np.int32)
     if model.learns_noise:
-        concentration = model.noise_variance.concentration + 0.5 * data.num_observed
-        rate = rates[point, jnp.arange(shape[1])]
-        sites["noise_variance"] = rate / random.gamma(keys[3], concentration, shape, prob.dtype)
+        concentration = np.asarray(model.noise_variance.concentration + 0.5 * data.num_observed, np.float64)
+        rate = np.asarray(rates, np.float64)[point, np.arange(cdf.shape[1])]
+        sites["noise_variance"] = rate / rng.gamma(np.broadcast_to(concentration, rate.shape))
     if model.learns_inclusion:
-        free = jnp.asarray(~model.certain[model.first])
-        on_average = jnp.where(free, prob, 0.0).sum()
-        a = model.inclusion_prior.concentration1 + on_average
-        b_ = model.inclusion_prior.concentration0 + free.sum() - on_average
-        sites["inclusion_prob"] = random.beta(random.fold_in(keys[3], 1), a, b_, (num_draws,), prob.dtype)
-    return sites | {"gate_prob": jnp.broadcast_to(prob, b.shape)}
+        free = ~model.certain[model.first]
+        on_average = np.where(free, prob, 0.0).sum()
+        a = float(model.inclusion_prior.concentration1) + on_average
+        other = float(model.inclusion_prior.concentration0) + free.sum() - on_average
+        sites["inclusion_prob"] = rng.beta(a, other, num_draws)
+    return sites | {"gate_prob": np.broadcast_to(prob, b.shape)}
 
 
-def _given_gates(model: ALPS, group: Group, on: WhenOn, b: Array, key: Array) -> tuple[Array, Array]:
+def _given_gates(
+    model: ALPS, group: Group, on: Any, b: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Weights (draw, gate, feature) and loadings (draw, gate, output, member), at their priors where a gate is off."""
-    keys = random.split(key)
-    s = jnp.moveaxis(jnp.asarray(model.mixing_variance, on.logit.dtype)[:, group.latents], 1, 0)
-    z_w = random.normal(keys[0], (len(b), *on.mean_w.shape), s.dtype)
-    z_h = random.normal(keys[1], (len(b), *on.mean_h.shape), s.dtype)
-    w = on.mean_w + jnp.einsum("gkl,dgl->dgk", jnp.linalg.cholesky(on.cov_w), z_w)
-    h = on.mean_h + jnp.einsum("gimn,dgin->dgim", jnp.linalg.cholesky(on.cov_h), z_h)
-    return jnp.where(b[..., None], w, z_w), jnp.where(b[..., None, None], h, jnp.sqrt(s) * z_h)
+    s = np.moveaxis(model.mixing_variance[:, group.latents], 1, 0)
+    z_w, z_h = (rng.normal(size=(len(b), *part.shape)) for part in (on.mean_w, on.mean_h))
+    w = on.mean_w + np.einsum("gkl,dgl->dgk", np.linalg.cholesky(on.cov_w), z_w)
+    h = on.mean_h + np.einsum("gimn,dgin->dgim", np.linalg.cholesky(on.cov_h), z_h)
+    return np.where(b[..., None], w, z_w), np.where(b[..., None, None], h, np.sqrt(s) * z_h)
 
 
 def init_from_vb(fit: VBFit, rng_key: Array, *, num_chains: int = 1) -> dict[str, Array]:

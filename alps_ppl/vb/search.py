@@ -26,11 +26,15 @@ OPENED = 20.0
 
 
 class Ascent(NamedTuple):
-    """Where an ascent has come to: q, and the bound before each sweep, NaN beyond the last one, which is q's."""
+    """Where an ascent has come to: q, and the bound before each sweep, NaN beyond the last one, which is q's.
+
+    ``squares`` are q's ``expected_squares``.
+    """
 
     q: tuple[WhenOn, ...]
     bounds: Float[Array, " sweep"]
     num_sweeps: Any
+    squares: Float[Array, "point output"]
 
     @property
     def bound(self) -> float:
@@ -67,32 +71,35 @@ def climb(
     tolerance: Any,
     *,
     most_sweeps: int,
+    offset: Any = 0.0,
 ) -> Ascent:
     """``num_held`` sweeps with these gates held, then others until the bound rises by less than ``tolerance`` in one.
 
-    Of the latter there are ``num_sweeps`` at most, and room for ``most_sweeps``.
+    Of the latter there are ``num_sweeps`` at most, and room for ``most_sweeps``. ``offset`` is added to the gates' log
+    odds.
     """
+    extra = jnp.broadcast_to(jnp.asarray(offset, data.projection.dtype), opened.shape)
     none = jnp.zeros_like(opened)
 
     def one(q, is_held):
         here = jnp.where(is_held, opened, none), jnp.where(is_held, shut, none)
-        return sweep(model, data, groups.value, q, *here, is_held & hold_noise)
+        return sweep(model, data, groups.value, q, *here, is_held & hold_noise, extra)
 
     def go_on(carry):
-        n, _, _, bounds = carry
+        n, _, _, bounds, _ = carry
         k = n - num_held  # free sweeps so far, whose bounds count
         rise = bounds[jnp.maximum(k - 1, 0)] - bounds[jnp.maximum(k - 2, 0)]
         return (k < 2) | ((k < num_sweeps) & (rise > tolerance))
 
     def step(carry):
-        n, _, q, bounds = carry
-        after, bound = one(q, n < num_held)
+        n, _, q, bounds, _ = carry
+        after, bound, squares = one(q, n < num_held)
         place = jnp.maximum(n - num_held, 0)  # of held sweeps the first is overwritten
-        return n + 1, q, after, bounds.at[place].set(bound)
+        return n + 1, q, after, bounds.at[place].set(bound), squares
 
     bounds = jnp.full(most_sweeps, jnp.nan, data.projection.dtype)
-    n, q, _, bounds = jax.lax.while_loop(go_on, step, (0, q, q, bounds))
-    return Ascent(q, bounds, n - num_held)
+    n, q, _, bounds, squares = jax.lax.while_loop(go_on, step, (0, q, q, bounds, jnp.zeros_like(data.sum_squares)))
+    return Ascent(q, bounds, n - num_held, squares)
 
 
 @partial(jax.jit, static_argnames="groups")
@@ -142,7 +149,7 @@ def search(
     start_key, move_key = random.split(rng_key)
     num_gates = len(model.gate_names)
     every, none = np.ones(num_gates, bool), np.zeros(num_gates, bool)
-    go = partial(climb, most_sweeps=max(num_sweeps, MOVE_FREE))
+    go = partial(climb, most_sweeps=max(num_sweeps, MOVE_FREE), offset=np.zeros(num_gates))
     starts: list[Ascent] = []
     for key in random.split(start_key, num_starts):
         q = random_start(model, static, key, data.projection)

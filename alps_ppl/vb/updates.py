@@ -38,12 +38,12 @@ def sweep(
     shut: Bool[Array, " gate"],
     hold_noise: Bool[Array, ""],
     offset: Float[Array, " gate"] | float = 0.0,
-) -> tuple[tuple[WhenOn, ...], Float[Array, ""]]:
+) -> tuple[tuple[WhenOn, ...], Float[Array, ""], Float[Array, "point output"]]:
     """All factors once: noise and memories, then gate by gate its weights, loadings and log odds.
 
     Gates in ``open_`` are held on, those in ``shut`` off; where ``hold_noise`` is true learnt noise is white and a
     fifth of each output's variance. ``offset`` is added to the gates' log odds. Also returns the bound of ``q``, from
-    before the sweep.
+    before the sweep, and its ``expected_squares``.
     """
     squares = expected_squares(data, groups, q)
     precision, _ = noise_terms(model, data, squares)
@@ -67,7 +67,7 @@ def sweep(
         single = Group(*map(jnp.asarray, group))  # type: ignore[arg-type]
         means, new = jax.lax.scan(step, means, (single, on, jnp.asarray(group.gates)))
         updated.append(new)
-    return tuple(updated), bound(model, groups, q, squares, data)
+    return tuple(updated), bound(model, groups, q, squares, data), squares
 
 
 def _gate(

@@ -25,7 +25,7 @@ NAMES = {"svi": "SVI", "gibbs": "Gibbs", "vb": "VB"}
 # How an engine without a sampler errs.
 ALONE = {
     "svi": "It settles in one mode and tends to be too sure of it",
-    "vb": "Where the data don't decide its probabilities are a guess, and of processes that stand for one another it takes one",
+    "vb": "Where the data don't decide its probabilities are a guess, and of like processes it takes one",
 }
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
