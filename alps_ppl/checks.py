@@ -201,7 +201,7 @@ def some_of(inputs: Array) -> np.ndarray:
 
 
 def warn_if_off_scale(y: Array, expected: np.ndarray, outputs: Sequence[str]) -> None:
-    """Of an output whose size is far from that which its priors say, every gate comes on, or none."""
+    """Of an output whose size or mean is far from that which its priors say, every gate comes on, or none."""
     if isinstance(y, jax.core.Tracer):
         return
     for output, column, variance in zip(outputs, np.asarray(y, np.float64).T, expected, strict=True):
@@ -212,6 +212,12 @@ def warn_if_off_scale(y: Array, expected: np.ndarray, outputs: Sequence[str]) ->
                 f"y: output {output!r} has a variance of {own:.2g}, but mixing_variance and noise_variance "
                 f"expect {variance:.2g}, and so the gates say little; standardise y (alps.Data does), or give both "
                 "variances in its squared unit"
+            )
+            return
+        if present.size and present.mean() ** 2 > OFF_SCALE * max(own, variance):
+            warn_caller(
+                f"y: output {output!r} has mean {present.mean():.3g} and sd {own**0.5:.2g}, but no process has a mean; "
+                "subtract it (alps.Data does)"
             )
             return
 

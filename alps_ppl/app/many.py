@@ -1,15 +1,20 @@
 """The same question of many tables: ``fit_many``, and what one worker does with some of them."""
 
+import inspect
 import json
 import os
+import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import jax
@@ -21,24 +26,42 @@ from jaxtyping import Array
 from tqdm.auto import tqdm
 
 from alps_ppl import checks
+from alps_ppl.app.kept_rows import KeptRows
+from alps_ppl.gibbs.chains import check_settings as check_gibbs
 from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.model.alps import ALPS
+from alps_ppl.model.as_json import describe
+from alps_ppl.model.covariances import linear_periodic
 from alps_ppl.results.inclusion import inclusion_table, log_joint_r_hat
 from alps_ppl.results.trees import tree_of
 from alps_ppl.tables.data import Data
+from alps_ppl.vb.fit import check_settings as check_vb
 from alps_ppl.vb.fit import fit_vb
 
 ENGINES = ("vb", "gibbs")
-COLUMNS = ["table", "latent", "engine", "probability", "prior", "r_hat", "elbo", "times", "outputs", "seconds", "error"]
+FITS: dict[str, Callable[..., Any]] = {"vb": fit_vb, "gibbs": fit_gibbs}
+NO_SETTINGS = {"model", "inputs", "y", "rng_key", "progress_bar", "checkpoint", "init_params"}
+COLUMNS = ["table", "latent", "engine", "probability", "prior", "r_hat", "elbo", "times", "outputs", "seconds", "notes"]
+COLUMNS += ["error"]
 # So many tables are a worker's task at most, and so many tasks each worker gets at least.
 MOST_OF_A_TASK, TASKS_OF_A_WORKER = 20, 4
-ROWS = "rows.jsonl"
+# How often a worker looks whether its parent is there.
+SECONDS_BETWEEN_LOOKS = 5.0
 # A worker is one of many: it takes one core.
 ONE_CORE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 ONE_CORE |= {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
 
-# What makes a table's data, model and settings of the sampler in the worker.
-Make = Callable[[Any], tuple[Data, ALPS, dict[str, Any]]]
+
+class Made(NamedTuple):
+    """What a worker makes of a table: with the ``settings`` of the sampler, and what is to be said of the table."""
+
+    data: Data
+    model: ALPS
+    settings: dict[str, Any] = {}  # noqa: RUF012
+    notes: Sequence[str] = ()
+
+
+Make = Callable[[Any], Made]
 
 
 def fit_many(
@@ -56,9 +79,9 @@ def fit_many(
     """Ask each of many tables which processes are behind it.
 
     Returns a row per table and process: table, latent, engine, ``probability`` and its prior, the gate's ``r_hat`` or
-    the table's ``elbo``, how many times and outputs were fitted, seconds, and ``error``. A table that can't be fitted
-    is one row with its error. Tables of one shape share their compiled programs, and so do those of nearly as many
-    rows. The numbers don't depend on the executor.
+    the table's ``elbo``, how many times and outputs were fitted, seconds, ``notes`` on how a file was read, and
+    ``error``. A table that can't be fitted is one row with its error. Tables of one shape share their compiled
+    programs, and so do those of nearly as many rows. The numbers don't depend on the executor.
 
     Parameters
     ----------
@@ -76,7 +99,8 @@ def fit_many(
     num_workers
         How many new processes; None: one a core. 0: none, all is done here.
     folder
-        Where the rows of finished tables are kept; a run that was killed goes on from there.
+        Where the rows of finished tables are kept; a run that was killed goes on from there. Rows of another model,
+        other settings or a table that has changed don't count, and what failed is tried again.
     progress_bar
         Whether to show one.
     settings
@@ -87,11 +111,12 @@ def fit_many(
     checks.prng_key(rng_key)
     if not isinstance(tables, Mapping) or not tables:
         raise TypeError(f"tables: expected {{name: Data or DataFrame}} of at least one, got {checks.short(tables)}")
+    for name, table in tables.items():
+        checks.instance(f"tables[{name!r}]", table, Data | pd.DataFrame, "a Data or a DataFrame")
     if not isinstance(model, ALPS) and not callable(model):
         raise TypeError(f"model: expected an ALPS or a function of a Data, got {type(model).__name__}")
-    items = [(str(name), table) for name, table in tables.items()]
     return run_many(
-        items,
+        [(str(name), table) for name, table in tables.items()],
         partial(_of_table, model),
         rng_key=rng_key,
         engine=engine,
@@ -100,12 +125,36 @@ def fit_many(
         folder=folder,
         progress_bar=progress_bar,
         settings=settings,
+        question=_question(model),
+        content=_content,
     )
 
 
-def _of_table(model: ALPS | Callable[[Data], ALPS], table: Data | pd.DataFrame) -> tuple[Data, ALPS, dict[str, Any]]:
+def _question(model: ALPS | Callable[[Data], ALPS]) -> str:
+    """What a model is, as text: another one's rows are no answer to it."""
+    if isinstance(model, ALPS):
+        return json.dumps(describe(model), sort_keys=True)
+    function = model.func if isinstance(model, partial) else model
+    more = repr((model.args, model.keywords)) if isinstance(model, partial) else ""
+    try:
+        return inspect.getsource(function) + more
+    except (OSError, TypeError):
+        return repr(getattr(function, "__qualname__", function)) + more
+
+
+def _content(table: Data | pd.DataFrame) -> bytes:
+    """What a table holds."""
+    if isinstance(table, pd.DataFrame):
+        return repr(list(table.columns)).encode() + pd.util.hash_pandas_object(table).to_numpy().tobytes()
+    parts = table.inputs, table.y, table.split.astype(str)
+    return repr(table.outputs).encode() + b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+
+
+def _of_table(model: ALPS | Callable[[Data], ALPS], table: Data | pd.DataFrame) -> Made:
     data = table if isinstance(table, Data) else Data(table.index, table)
-    return data, model if isinstance(model, ALPS) else model(data), {}
+    found = model if isinstance(model, ALPS) else model(data)
+    checks.instance("model", found, ALPS, "a function that returns an ALPS")
+    return Made(data, found)
 
 
 def run_many(
@@ -119,26 +168,37 @@ def run_many(
     num_workers: int | None = None,
     folder: str | Path | None = None,
     progress_bar: bool = True,
+    question: str = "",
+    content: Callable[[Any], bytes] = lambda table: b"",
 ) -> pd.DataFrame:
-    """``fit_many`` of what ``make`` makes data and models of; ``items`` have names."""
+    """``fit_many`` of what ``make`` makes data and models of; ``items`` have names.
+
+    In ``folder`` only those rows count that are of the same ``question`` and of a table of the same ``content``.
+    """
     names = [name for name, _ in items]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"tables: expected names that differ, got {checks.short(twice)} more than once")
     if engine not in ENGINES:
         raise ValueError(f"engine: expected one of {ENGINES}, got {engine!r}")
+    known = set(inspect.signature(FITS[engine]).parameters) - NO_SETTINGS
+    if unknown := sorted(set(settings) - known):
+        raise ValueError(f"{engine}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    trivial = ALPS({"any": linear_periodic(1.0)}, noise_variance=1.0)
+    (check_vb if engine == "vb" else check_gibbs)(trivial, **settings)
     if num_workers is not None:
         checks.whole_number("num_workers", num_workers, least=0)
-    job = partial(
-        fit_some,
-        make,
-        engine,
-        settings,
-        np.asarray(jax.random.key_data(rng_key)),
-        bool(jax.config.read("jax_enable_x64")),
-    )
-    kept = None if folder is None else Kept(Path(folder), [engine, repr(sorted(settings.items())), str(rng_key)])
-    rows = [] if kept is None else kept.read(names)
+    if executor is not None and not hasattr(executor, "submit"):
+        raise TypeError(f"executor: expected one of concurrent.futures' kind, got {type(executor).__name__}")
+    seed = np.asarray(jax.random.key_data(rng_key))
+    job = partial(fit_some, make, engine, settings, seed, bool(jax.config.read("jax_enable_x64")))
+    rows: list[dict[str, Any]] = []
+    kept = None
+    if folder is not None:
+        asked = sha256(repr([engine, sorted(settings.items()), seed.tolist(), question]).encode()).digest()
+        digests = {name: sha256(asked + content(table)).hexdigest()[:16] for name, table in items}
+        kept = KeptRows(Path(folder), digests)
+        rows = kept.read()
     done = {row["table"] for row in rows}
     left = [item for item in items if item[0] not in done]
     with tqdm(total=len(items), initial=len(done), desc=f"{engine} of tables", disable=not progress_bar) as bar:
@@ -161,29 +221,33 @@ def fit_some(
     for name, table in items:
         begin = time.perf_counter()
         try:
-            data, model, of_table = make(table)
+            made = make(table)
             own_key = jax.random.fold_in(rng_key, _number_of(name))
-            whole = settings if engine == "vb" else of_table | settings
-            rows += _rows(name, data, model, engine, own_key, whole, begin)
+            whole = settings if engine == "vb" else made.settings | settings
+            rows += _rows(name, made, engine, own_key, whole, begin)
         except Exception as error:
             text = str(error) if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: {error}"
             empty = dict.fromkeys(COLUMNS[3:9], np.nan)
             failed = {"table": name, "latent": "", "engine": engine, **empty}
-            rows.append(failed | {"seconds": round(time.perf_counter() - begin, 3), "error": text.partition("\n")[0]})
+            failed |= {"seconds": round(time.perf_counter() - begin, 3), "notes": ""}
+            rows.append(failed | {"error": text.partition("\n")[0]})
     return rows
 
 
 def _rows(
-    name: str, data: Data, model: ALPS, engine: str, rng_key: Array, settings: dict[str, Any], begin: float
+    name: str, made: Made, engine: str, rng_key: Array, settings: dict[str, Any], begin: float
 ) -> list[dict[str, Any]]:
+    data, model = made.data, made.model
     if list(model.outputs) != data.outputs:
         raise ValueError(f"model: its outputs {checks.short(list(model.outputs))} aren't the table's")
-    fit: Any = {"vb": fit_vb, "gibbs": fit_gibbs}[engine]
-    found = fit(model, data.train_inputs, data.train_y, rng_key=rng_key, progress_bar=False, **settings)
+    if len(data.train_inputs) < 2:
+        raise ValueError("y: expected at least two times with a cell; no process shows in one")
+    found: Any = FITS[engine](model, data.train_inputs, data.train_y, rng_key=rng_key, progress_bar=False, **settings)
     tree = tree_of(found)
     table = inclusion_table(tree)
     common = {"engine": engine, "elbo": getattr(found, "elbo", np.nan), "times": len(data.train_inputs)}
-    common |= {"outputs": len(data.outputs), "seconds": round(time.perf_counter() - begin, 3), "error": ""}
+    common |= {"outputs": len(data.outputs), "seconds": round(time.perf_counter() - begin, 3)}
+    common |= {"notes": " ".join(made.notes), "error": ""}
     joint = log_joint_r_hat(tree) if engine == "gibbs" and found.num_chains > 1 else np.nan
     single = table[table.members == 1]
     return [
@@ -214,8 +278,32 @@ def _finished(
     if executor is not None:
         yield from _submitted(executor, job, tasks)
         return
-    with _environment(ONE_CORE), ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn")) as own:
-        yield from _submitted(own, job, tasks)
+    try:
+        pickle.dumps(job)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise TypeError(
+            f"model: expected a module's function, which other processes can import, or num_workers=0; {error}"
+        ) from None
+    number = min(workers, len(tasks))
+    with _environment(ONE_CORE), ProcessPoolExecutor(number, get_context("spawn"), _end_with, (os.getpid(),)) as own:
+        try:
+            yield from _submitted(own, job, tasks)
+        except BrokenProcessPool:
+            raise ValueError(
+                "a worker process ended, for want of memory perhaps; fewer workers need less, and with a folder the "
+                "same call goes on from the finished tables"
+            ) from None
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed ends, too."""
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _submitted(executor: Executor, job: Callable, tasks: Iterable[list]) -> Iterator[list[dict[str, Any]]]:
@@ -246,47 +334,3 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             del os.environ[name]
-
-
-class Kept:
-    """The rows of finished tables in a file, a line for each table: a kill loses at most the line being written."""
-
-    def __init__(self, folder: Path, identity: list[str]):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path, self.identity = folder / ROWS, json.dumps(identity)
-
-    def read(self, names: list[str]) -> list[dict[str, Any]]:
-        """The rows that are there of these tables; a ValueError where they are of another run."""
-        if not self.path.exists():
-            self.path.write_text(self.identity + "\n", encoding="utf-8")
-            return []
-        first, *lines = self.path.read_text(encoding="utf-8").split("\n")
-        if first != self.identity:
-            raise ValueError(
-                f"folder: {self.path} has rows of another engine, seed or settings; give another folder or delete it"
-            )
-        known, rows = set(names), []
-        for line in lines:
-            try:
-                found = json.loads(line)
-            except ValueError:  # the one that was being written
-                continue
-            rows += [row for row in found if row["table"] in known]
-        self.path.write_text("\n".join([first, *(line for line in lines if _is_whole(line)), ""]), encoding="utf-8")
-        return rows
-
-    def write(self, rows: list[dict[str, Any]]) -> None:
-        """Add finished tables' rows."""
-        by_table: dict[str, list] = {}
-        for row in rows:
-            by_table.setdefault(row["table"], []).append(row)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(of_table, default=float) + "\n" for of_table in by_table.values())
-
-
-def _is_whole(line: str) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True

@@ -1,6 +1,7 @@
 """What ``alps-ppl fit-many`` does: compose a model for each table in a worker, fit it, write and print."""
 
 import glob
+import re
 from collections.abc import Sequence
 from functools import partial
 from importlib import metadata
@@ -9,13 +10,13 @@ from typing import Any
 
 import click
 import jax
+import numpy as np
 import pandas as pd
 
 from alps_ppl.app.compose import compose
-from alps_ppl.app.many import ROWS, run_many
-from alps_ppl.model.alps import ALPS
+from alps_ppl.app.kept_rows import ROWS
+from alps_ppl.app.many import Made, run_many
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, OFF, ON
-from alps_ppl.tables.data import Data
 from alps_ppl.tables.reading import read_file
 
 TABLES = "tables"
@@ -23,6 +24,7 @@ TABLES = "tables"
 MOST_NAMED = 20
 # So many tables have to fail before the run does.
 FEW = 5
+MOST_LETTERS = 40
 
 
 def run_fit_many(
@@ -40,7 +42,15 @@ def run_fit_many(
 ) -> None:
     """Fit all tables; ``options`` are ``compose``'s. Raises a ValueError or TypeError for bad input, before any fit."""
     paths = _paths(files)
-    out.mkdir(parents=True, exist_ok=True)
+    other = {"vb": "GIBBS", "gibbs": "VB"}[engine]
+    if settings["SVI"] or settings[other]:
+        raise ValueError(f"set: expected settings of {engine.upper()}, the engine here, got some of {other} or SVI")
+    if id_column is not None and id_column == options.get("time"):
+        raise ValueError(f"id: expected another column than the times', got {id_column!r} for both")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"out: can't make the folder {str(out)!r}: {error.strerror}") from None
     if fresh:
         (out / ROWS).unlink(missing_ok=True)
     items = _by_id(paths, id_column, out / TABLES) if id_column is not None else _by_name(paths)
@@ -57,9 +67,13 @@ def run_fit_many(
         num_workers=num_workers,
         folder=out,
         progress_bar=progress,
+        question=repr(sorted(options.items())),
+        content=Path.read_bytes,
     )
     table.to_csv(out / "inclusion.csv", index=False)
     counts = counted(table)
+    if (table.error != "").all():
+        raise ValueError(f"FILES: no table could be fitted, the first for this: {table.error.iloc[0]}")
     (out / "report.html").write_text(page(table, counts, engine), encoding="utf-8")
     _print(table, counts)
     click.echo(f"Written to {out}: inclusion.csv, a row per table and process, and report.html")
@@ -99,10 +113,14 @@ def _by_id(paths: Sequence[Path], column: str, folder: Path) -> list[tuple[str, 
     raw = read_file(paths[0])
     if column not in raw:
         raise ValueError(f"id: expected the column {column!r} in {paths[0].name}, which has {', '.join(raw.columns)}")
+    if (missing := raw[column].isna()).any():
+        row = int(np.flatnonzero(missing)[0]) + 2
+        raise ValueError(f"id: expected a name in every row of column {column!r}, got none in line {row}")
     folder.mkdir(exist_ok=True)
     items = []
     for number, (name, rows) in enumerate(raw.groupby(column, sort=False)):
-        path = folder / f"{number}.csv"
+        plain = re.sub(r"[^\w.-]", "_", str(name))[:MOST_LETTERS]
+        path = folder / f"{number}_{plain}.csv"
         rows.drop(columns=column).to_csv(path, index=False)
         items.append((str(name), path))
     if not items:
@@ -110,9 +128,9 @@ def _by_id(paths: Sequence[Path], column: str, folder: Path) -> list[tuple[str, 
     return items
 
 
-def _of_file(options: dict[str, Any], path: Path) -> tuple[Data, ALPS, dict[str, Any]]:
-    problem, _ = compose(path, **options)
-    return problem.data, problem.model, problem.gibbs
+def _of_file(options: dict[str, Any], path: Path) -> Made:
+    problem, notes = compose(path, **options)
+    return Made(problem.data, problem.model, problem.gibbs, notes)
 
 
 def counted(table: pd.DataFrame) -> pd.DataFrame:
@@ -127,8 +145,12 @@ def counted(table: pd.DataFrame) -> pd.DataFrame:
 
 def _print(table: pd.DataFrame, counts: pd.DataFrame) -> None:
     number = table.table[table.error == ""].nunique()
+    if said := table[table.notes != ""].table.nunique():
+        click.echo(
+            f"\nOf {said:,} table(s) something is to be said, as of spikes or of columns left out: inclusion.csv, notes"
+        )
     click.echo(f"\nOf {number:,} fitted tables, in how many each process is on (from {ON}), undecided, and off:")
-    click.echo(counts.rename_axis(None).to_string())
+    click.echo(counts.rename_axis(None).rename_axis(None, axis=1).to_string())
     if len(failed := table[table.error != ""]):
         click.echo(f"\n{len(failed):,} table(s) couldn't be fitted:")
         for row in failed.head(MOST_NAMED).itertuples():
@@ -159,6 +181,7 @@ def page(table: pd.DataFrame, counts: pd.DataFrame, engine: str) -> str:
         num_failed=len(failed),
         undecided=undecided.head(MOST_NAMED).to_dict("records"),
         num_undecided=undecided.table.nunique(),
+        num_noted=table[table.notes != ""].table.nunique(),
         most=MOST_NAMED,
         on=ON,
         off=OFF,

@@ -32,7 +32,7 @@ def outliers(fit: Fit, *, weight: float = LIGHT) -> pd.DataFrame:
 
 def cell_weights(fit: Fit) -> Float[np.ndarray, "time output"]:
     """Each cell's weight, see ``outliers``; NaN where it is missing."""
-    checks.instance("fit", fit, GibbsFit, "what fit_gibbs or from_mcmc returned: SVI sums the factors out")
+    checks.instance("fit", fit, GibbsFit, "what fit_gibbs or from_mcmc returned; no other engine draws the factors")
     if fit.model.tails is None:
         raise ValueError("fit: expected one of a model with Student's noise, ALPS(noise_df=4.0)")
     points = np.asarray(fit.samples["noise_factor"])

@@ -63,7 +63,7 @@ def duration(text: str | float, unit: str | None = None) -> float:
     if unit is None:
         raise ValueError(
             f"{str(text).strip()!r} is a duration, but the inputs are plain numbers; give a number in their own unit, "
-            "or say what that unit is"
+            "or say what that unit is (time_unit, on the command line --time-unit)"
         )
     return float(f"{number * DURATIONS[suffix] / DURATIONS[unit]:.15g}")  # 7.7, not 7.699999999999999
 

@@ -13,6 +13,7 @@ MOST_AHEAD = 100_000
 # A rhythm of the week is learnt from at least so many of them.
 FEWEST_WEEKS = 2.0
 DAY = pd.Timedelta(1, "D")
+LONG = {"d": "days", "h": "hours"}
 WEEK = 7 * DAY
 # Months, quarters and years by their median step in days.
 CALENDAR_STEPS = {1: (27, 32), 3: (89, 93), 12: (360, 370)}
@@ -31,9 +32,9 @@ def ahead(name: str, horizon: str | float, index: pd.Index, t: np.ndarray, unit:
     step = float(np.median(steps))
     length = length_of(name, horizon, unit)
     if not isinstance(index, pd.DatetimeIndex):
-        _check(name, horizon, length / step, step)
+        _check(name, horizon, length / step, f"{step:g}")
         return pd.Index(index[-1] + step * np.arange(1, max(1, int(length / step + 1e-9)) + 1))
-    _check(name, horizon, length / step, step)
+    _check(name, horizon, length / step, f"{step:g} {LONG.get(unit or '', unit or '')}".strip())
     end, of_step = shifted(index, horizon, unit), step * pd.Timedelta(1, unit)
     stamps = _stamps(index, end, of_step)
     # A day after a Friday of business days is none of them: then it is the next that there is.
@@ -64,9 +65,9 @@ def length_of(name: str, value: str | float, unit: str | None) -> float:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _check(name: str, horizon: Any, count: float, step: float) -> None:
+def _check(name: str, horizon: Any, count: float, step: str) -> None:
     if not 0.9 < count < MOST_AHEAD:
-        raise ValueError(f"{name}: expected from one step, {step:g} here, to {MOST_AHEAD:,} of them, got {horizon!r}")
+        raise ValueError(f"{name}: expected from one step, {step} here, to {MOST_AHEAD:,} of them, got {horizon!r}")
 
 
 def _stamps(index: pd.DatetimeIndex, end: pd.Timestamp, step: pd.Timedelta) -> pd.DatetimeIndex:

@@ -140,7 +140,11 @@ def _features(model: ALPS, inputs: Array, y: Array) -> Features:
     except ValueError as error:
         if "rank" not in str(error) and "features" not in str(error):
             raise
-        raise ValueError(f"{error}; fit_vb has no states for rough latents: {advice}") from None
+        what = str(error).partition(":")[0]  # latent 'rough'
+        raise ValueError(
+            f"{what}: it needs more than {MOST_FEATURES:,} features on {len(inputs):,} times, too many for fit_vb; "
+            f"{advice}"
+        ) from None
     number = features.num_features
     grid = 1 if model.private_memory is None else len(np.asarray(model.private_memory.share))
     observed = ~np.isnan(np.asarray(y))

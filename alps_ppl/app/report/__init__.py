@@ -72,7 +72,7 @@ def _context(run: RunFolder) -> dict[str, Any]:
     gates = sections.gates(table, found.engine, colours)
     on = [gate["latent"] for gate in gates if gate["status"] == "on"]
     of_scales = [*notes.scale_notes(tree, on, run.conversion), *notes.interchangeable_notes(tree, run.conversion)]
-    found.notes.extend([*of_scales, *notes.one_output_notes(tree, on), *notes.own_memory_note(shares)])
+    found.notes.extend([*of_scales, *notes.one_output_notes(tree, on), *notes.own_memory_note(run, shares)])
     return {
         "name": run.name,
         "summary": run.summary,

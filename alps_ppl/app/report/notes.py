@@ -70,15 +70,16 @@ def tails_note(run: RunFolder, engine: str) -> list[Note]:
     return [Note("caution", f"{text}: its tails are heavy. fit --noise student (noise_df=4) weighs such cells less.")]
 
 
-def own_memory_note(shares: dict[str, Any]) -> list[Note]:
+def own_memory_note(run: RunFolder, shares: dict[str, Any]) -> list[Note]:
     """What outputs do for themselves, where the model has private memories."""
     own = [(name, row["own"]["share"]) for name, row in shares["rows"].items() if row["own"]]
     if not own:
         return []
     named = ", ".join(f"{name} {percent(share)}" for name, share in own[:8]) + ", …" * (len(own) > 8)
-    return [
-        Note("plain", f"A memory of its own, which no other output shares, has of each output's variance: {named}.")
-    ]
+    text = f"A memory of its own, which no other output shares, has of each output's variance: {named}."
+    if "light_cells" in run.summary.get("data", {}):
+        text += " With Student's noise a memory of a step or two may be noise with lighter tails."
+    return [Note("plain", text)]
 
 
 def scale_notes(tree: xr.DataTree, on: list[str], conversion: Conversion | None) -> list[Note]:
