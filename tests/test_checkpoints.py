@@ -73,6 +73,7 @@ def assert_same(out, other):
         assert (out / name).read_text() == (other / name).read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_gives_the_same(finished_run, tmp_path):
     """Killed in SVI, interrupted in Gibbs, and finished: what an uninterrupted run gives."""
     out = tmp_path / "out"
@@ -156,7 +157,7 @@ def test_predictions_up_to_a_horizon_go_on_from_the_fitted_times(call, finished_
         ("", [], "--at: expected a CSV file"),
         (None, [], "--at: expected a CSV file"),
         ("date\n2026-01-05\n", ["--interval", "1"], "interval: expected a number strictly between 0 and 1"),
-        ("date\n2026-01-05\n", ["--engine", "nuts"], "'nuts' is not one of 'svi', 'gibbs'"),
+        ("date\n2026-01-05\n", ["--engine", "nuts"], "'nuts' is not one of 'svi', 'vb', 'gibbs'"),
         ("date\n2026-01-05\n", ["--out", "no/such/folder.csv"], "--out: can't write"),
     ],
 )

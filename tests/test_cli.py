@@ -203,7 +203,10 @@ def test_the_model_file_of_the_docs_runs(call, tmp_path):
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--engine", "nuts"], "--engine: expected svi, gibbs or svi,gibbs, got 'nuts'"),
+        (
+            ["--engine", "nuts"],
+            "--engine: expected one or more of svi, vb and gibbs with commas, e.g. svi,gibbs, got 'nuts'",
+        ),
         (["--set", "GIBBS.num_sample=5"], "GIBBS: unknown setting(s) num_sample; known are"),
         (["--set", "GIBBS.chain_method=parallel"], "GIBBS: unknown setting(s) chain_method; known are"),
         (["--set", "num_samples=5"], "--set: expected SVI.KEY=VALUE"),

@@ -387,7 +387,7 @@ def test_decoys_and_auto_say_what_was_chosen(csv):
             ["--latent", "a = rbf(2d..1d)"],
             "latent 'a': covariance 'rbf(2d..1d)': at character 5: expected a range from",
         ),
-        ([*LATENTS, "--engine", "nuts"], "--engine: expected svi, gibbs"),
+        ([*LATENTS, "--engine", "nuts"], "--engine: expected one or more of svi, vb and gibbs"),
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
         ([*PAPER, "--set", "SVI.batch_size=49"], "batch_size: expected at most the 48 times"),
         ([*LATENTS, "--set", "GIBBS.num_chains=0"], "num_chains: expected a positive whole number"),

@@ -57,6 +57,7 @@ def test_a_row_for_each_table_and_process(here):
     assert "nothing to fit" in failed.error.iloc[0]
 
 
+@pytest.mark.slow
 def test_it_is_the_fit_alone(here):
     name, table = list(tables().items())[1]
     data = alps.Data(table.index, table)
@@ -138,6 +139,7 @@ def test_another_question_is_asked_anew(tmp_path, monkeypatch):
     assert set(found.latent) == {"weekly"}
 
 
+@pytest.mark.slow
 def test_by_the_sampler():
     lengths = {"num_warmup": 50, "num_samples": 100, "num_chains": 2}
     some = dict(list(tables().items())[1:3])

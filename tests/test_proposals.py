@@ -148,6 +148,7 @@ def test_gaps_that_repeat_make_no_cycles(name, kind):
     assert len(found) <= 1, found
 
 
+@pytest.mark.slow
 def test_a_year_on_business_days_is_proposed():
     times = read_times(pd.bdate_range("2019-01-01", periods=1000))
     named = []

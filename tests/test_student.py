@@ -90,12 +90,14 @@ def own(m, t, here):
     return [reference.own_covariance(SHARE[g], LENGTH[g], t, t, v[:, i]) for i, g in enumerate(points)]
 
 
-CASES = pytest.mark.parametrize("memory", [False, True])
-BOTH = pytest.mark.parametrize("states", [False, True])
+SLOW = pytest.mark.slow
+CASES = pytest.mark.parametrize("memory", [pytest.param(False, marks=SLOW), True])
+BOTH = pytest.mark.parametrize("states", [pytest.param(False, marks=SLOW), True])
 
 
-@BOTH
-@CASES
+@pytest.mark.parametrize(
+    ("states", "memory"), [(False, False), (False, True), pytest.param(True, False, marks=SLOW), (True, True)]
+)
 def test_evidence_at_given_factors_is_the_dense_joints(states, memory):
     m, _, found, t, here = sampled(states, memory)
     factors = jnp.asarray(m.tails.variance)[here["noise_factor"]]
@@ -188,6 +190,7 @@ def test_the_program_with_students_noise(memory):
     np.testing.assert_allclose(total - prior, expected, rtol=1e-8)
 
 
+@SLOW
 def test_a_cells_density_sums_its_factor_out():
     """Given the earlier cells and their factors: Student's where there is no memory, else the ratio of dense sums."""
     grid, t = noise_factors(3.0), jnp.arange(3.0)
@@ -263,6 +266,7 @@ def test_bands_are_as_wide_as_without_spikes(fit):
         alps.outliers(sampled_from(None))
 
 
+@SLOW
 def test_a_fit_with_students_noise_is_saved_whole(fit, tmp_path):
     alps.save(fit, tmp_path / "fit.nc")
     again = alps.load(tmp_path / "fit.nc")
@@ -272,6 +276,7 @@ def test_a_fit_with_students_noise_is_saved_whole(fit, tmp_path):
         np.testing.assert_array_equal(alps.predict(fit, ahead)[name], alps.predict(again, ahead)[name])
 
 
+@SLOW
 def test_its_tree_has_the_factors_and_a_likelihood_without_them(fit):
     tree = alps.to_datatree(fit, num_draws=20)
     assert tree["posterior"]["noise_factor"].dims == ("chain", "draw", "time", "output")

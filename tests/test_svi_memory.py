@@ -168,6 +168,7 @@ def test_a_minibatch_is_refused(key):
         alps.fit_svi(small_model(), T, Y[:, :1], rng_key=key, batch_size=4)
 
 
+@pytest.mark.slow
 def test_a_kept_fit_is_the_same(key, tmp_path):
     """Its points and predictions after a file; and the sampler starts from it."""
     model = small_model()

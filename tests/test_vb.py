@@ -21,6 +21,8 @@ from alps_ppl.vb import family, search, updates
 T = np.array([0.0, 0.7, 1.1, 2.0, 2.6, 3.9, 5.0])
 SHARE, LENGTH, LOG_PRIOR = np.array([0.0, 0.8]), np.array([1.0, 0.9]), np.log([0.4, 0.6])
 QUIET = {"progress_bar": False}
+SLOW = pytest.mark.slow
+CASES = pytest.mark.parametrize("memory", [pytest.param(False, marks=SLOW), True])
 
 
 def cells():
@@ -56,7 +58,7 @@ def bound(m, data, groups, q):
     return family.bound(m, groups, q, family.expected_squares(data, groups, q), data)
 
 
-@pytest.mark.parametrize("memory", [pytest.param(False, marks=pytest.mark.slow), True])
+@CASES
 def test_the_bound_is_the_dense_one(memory):
     m, basis, data, groups, q = problem(memory)
     by_gate = {"prob": np.zeros(2), "w": [None, None], "h": [None, None]}
@@ -77,7 +79,7 @@ def sweeper(m, data, groups):
     return jax.jit(lambda q: updates.sweep(m, data, groups, q, nothing, nothing, jnp.array(False)))
 
 
-@pytest.mark.parametrize("memory", [False, True])
+@CASES
 def test_no_update_lowers_the_bound(memory):
     """Each group of gates by itself, with the best noise for what was there, and whole sweeps."""
     m, _, data, groups, q = problem(memory)
@@ -93,7 +95,7 @@ def test_no_update_lowers_the_bound(memory):
     assert bounds[-1] > bounds[0] + 0.1
 
 
-@pytest.mark.parametrize("memory", [False, True])
+@CASES
 def test_where_it_ends_the_bound_is_flat(memory):
     """Its gradient by every number of q is zero: of means, of covariances' factors, and of the log odds."""
     m, _, data, groups, q = problem(memory)
@@ -113,6 +115,7 @@ def test_where_it_ends_the_bound_is_flat(memory):
         np.testing.assert_allclose(jnp.tril(slope) if square else slope, 0.0, atol=1e-5)
 
 
+@SLOW
 def test_it_is_below_the_evidence():
     """Of the exact model by quadrature, at every start."""
     o = oracle("alps_exact")
@@ -152,7 +155,7 @@ def one_gate(seed=0):
     return m, y, integrate.quad(density, -8, 8, limit=200)[0]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=SLOW) for seed in (1, 2, 3))])
 def test_a_gates_last_update_has_weights_and_loadings_together(seed):
     """Of one gate alone the odds are those of the evidence by quadrature; apart, weights and loadings give lower ones.
 
@@ -188,9 +191,7 @@ def wave(seed=0, n=96, memory=False):
     return m, t, y
 
 
-SLOW = pytest.mark.slow
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "memory"), [pytest.param(0, False, marks=SLOW), pytest.param(1, False, marks=SLOW), (2, True)]
 )
@@ -221,6 +222,7 @@ def test_a_cycle_is_found(seed, memory, tmp_path):
     assert np.isfinite(tree["log_likelihood"]["y"]).all()
 
 
+@SLOW
 def test_its_draws_have_qs_moments():
     m, t, y = wave()
     fit = alps.fit_vb(m, t, y, rng_key=jax.random.key(0), **QUIET)
@@ -241,6 +243,7 @@ def test_a_sampler_starts_from_it():
     assert gibbs.inclusion_prob[0] > 0.99
 
 
+@SLOW
 def test_a_move_finds_what_an_ascent_shut():
     """From a q in which the true cycle is off and at its prior, a saddle, ascent alone doesn't move; a round does."""
     m, t, y = wave()

@@ -138,6 +138,9 @@ def test_one_chain_short_runs_and_svi_alone():
     assert svi.engine == "svi"
     assert svi.headline.endswith("slow 1.00. This is SVI's answer alone; no sampler has checked it.")
     assert svi.notes[0].text.startswith("Only SVI was run.")
+    vb = verdict(table({"vb": SIX}))
+    assert "This is VB's answer alone" in vb.headline
+    assert "a Gibbs run (--engine vb,gibbs) would check the gates" in vb.notes[0].text
 
 
 def test_engines():
@@ -146,7 +149,7 @@ def test_engines():
     assert "SVI and Gibbs agree: no probability differs by more than 0.04." in texts(found)
     apart = verdict(table({"svi": SIX | {"17 h": 0.95}, "gibbs": SIX}), lp_r_hat=1.0, num_chains=4)
     assert apart.notes[1].level == "caution"
-    assert apart.notes[1].text.startswith("SVI and Gibbs differ about 17 h (0.95 and 0.02).")
+    assert apart.notes[1].text.startswith("SVI and Gibbs differ about 17 h (0.95 and 0.02): SVI settles")
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def test_a_forecast_goes_on_by_the_last_slope(key):
     assert (ahead["sd"].values[:, 0] < 0.5).all()
 
 
+@pytest.mark.slow
 def test_a_step_at_an_unknown_time(key):
     """Gate and time against the sum over both, the loading by quadrature: f = h w 1[t > at], w and h normal."""
     t = np.arange(8.0)
