@@ -17,6 +17,7 @@ from jax import random
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
+from alps_ppl.gibbs.gaussians import PrecisionNormal
 from alps_ppl.model.alps import ALPS
 from alps_ppl.vb.family import (
     Expected,
@@ -37,6 +38,10 @@ NUM_DRAWS = 1_000
 WIDER, MOST_SIGNS = 0.5, 3
 # How often all is done again with the better log odds, and by how many sweeps.
 ROUNDS, SWEEPS = 4, 5
+# How many numbers the draws' w w^T may have at a time.
+NUMBERS_AT_A_TIME = 1_000_000
+# Of matrices whose Cholesky factor is written out.
+MOST_COLUMNS = 6
 
 
 def refined(
@@ -75,6 +80,24 @@ def gained(
     return jnp.where(jnp.asarray(model.certain[model.first]) | ~jnp.isfinite(better), 0.0, better)
 
 
+def log_integral(precision: Float[Array, "*batch dim dim"], potential: Float[Array, "*batch dim"]) -> Array:
+    """As ``PrecisionNormal``'s, of very many small matrices: up to ``MOST_COLUMNS`` Cholesky's columns are written out.
+
+    A thousand factorisations of two rows by LAPACK take ten times as long.
+    """
+    size = potential.shape[-1]
+    if size > MOST_COLUMNS:
+        return PrecisionNormal(potential, precision).log_integral
+    L: dict[tuple[int, int], Array] = {}
+    white: list[Array] = []
+    for i in range(size):
+        for j in range(i + 1):
+            left = precision[..., i, j] - sum(L[i, k] * L[j, k] for k in range(j))
+            L[i, j] = jnp.sqrt(left) if i == j else left / L[j, j]
+        white.append((potential[..., i] - sum(L[i, k] * white[k] for k in range(i))) / L[i, i])
+    return sum((0.5 * white[i] ** 2 - jnp.log(L[i, i]) for i in range(size)), jnp.zeros(potential.shape[:-1]))
+
+
 def log_evidence(
     model: ALPS,
     weighted: Expected,
@@ -90,23 +113,24 @@ def log_evidence(
     left = weighted.projection[:, own] - jnp.einsum("ikr,ir->ik", rows, means.at[:, own].set(0.0))
     gram = rows[:, :, own]
 
+    # Of h / sqrt(s), potential and precision are linear in w and in w w^T.
+    root = jnp.sqrt(s)
+    to_potential = jnp.einsum("ik,km,im->kim", left, member, root)
+    to_precision = jnp.einsum("ikl,km,ln,im,in->klimn", gram, member, member, root, root)
+
     def log_marginal(w):
-        """Of the outputs given the weights, the loadings integrated out; relative to the gate off."""
-        u = (w * left) @ member * jnp.sqrt(s)
-        M = jnp.einsum("km,ikl,ln->imn", member, gram * (w[:, None] * w), member)
-        M = jnp.eye(s.shape[1], dtype=s.dtype) + jnp.sqrt(s)[:, :, None] * M * jnp.sqrt(s)[:, None, :]
-        tril = jnp.linalg.cholesky(M)
-        white = jax.scipy.linalg.solve_triangular(tril, u[..., None], lower=True)[..., 0]
-        return (0.5 * (white**2).sum(-1) - jnp.log(jnp.diagonal(tril, axis1=-2, axis2=-1)).sum(-1)).sum()
+        """Of the outputs given draws of the weights, the loadings integrated out; relative to the gate off."""
+        M = jnp.tensordot(w[:, :, None] * w[:, None, :], to_precision, 2)
+        return log_integral(jnp.eye(s.shape[1], dtype=s.dtype) + M, jnp.tensordot(w, to_potential, 1)).sum(-1)
 
     size, num_members = member.shape
     signs: Any = np.array(list(product((1.0, -1.0), repeat=num_members if num_members <= MOST_SIGNS else 0)))
     of_feature = signs @ member.T if signs.shape[1] else jnp.ones((1, size), s.dtype)
     tril = (1 + WIDER * min(1.0, 4 / size)) * jnp.linalg.cholesky(on.cov_w)
     normal = random.normal(key, (NUM_DRAWS, size), s.dtype)
-    half, which = NUM_DRAWS // 2, jnp.arange(NUM_DRAWS) % len(of_feature)
+    which = jnp.arange(NUM_DRAWS) // 2 % len(of_feature)
     of_q = of_feature[which] * (on.mean_w + normal @ tril.T)
-    draws = jnp.where((jnp.arange(NUM_DRAWS) < half)[:, None], normal, of_q)
+    draws = jnp.where((jnp.arange(NUM_DRAWS) % 2 == 0)[:, None], normal, of_q)
 
     def log_ratio(w):
         """Of the prior to what w is drawn from."""
@@ -116,4 +140,7 @@ def log_evidence(
         log_q = logsumexp(log_q) - jnp.log(len(of_feature))
         return log_prior - jnp.logaddexp(log_prior, log_q) + jnp.log(2.0)
 
-    return logsumexp(jax.vmap(lambda w: log_marginal(w) + log_ratio(w))(draws)) - jnp.log(NUM_DRAWS)
+    at_a_time = max(1, min(NUM_DRAWS, NUMBERS_AT_A_TIME // size**2))
+    chunks = draws[: NUM_DRAWS // at_a_time * at_a_time].reshape(-1, at_a_time, size)
+    logs = jax.lax.map(lambda w: log_marginal(w) + jax.vmap(log_ratio)(w), chunks)
+    return logsumexp(logs) - jnp.log(logs.size)
