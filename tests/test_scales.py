@@ -185,6 +185,7 @@ def fitted():
     return t, y, model, alps.fit_gibbs(model, t, y, rng_key=jax.random.key(0), **settings)
 
 
+@pytest.mark.slow
 def test_a_period_is_found():
     *_, fit = fitted()
     assert fit.inclusion_prob[0] > 0.99
