@@ -185,7 +185,7 @@ def test_the_model_file_of_the_docs_runs(call, tmp_path):
     root = Path(__file__).parents[1]
     texts = [path.read_text() for path in (root / "README.md", *sorted((root / "docs").glob("*.md")))]
     templates = [code for text in texts for code in re.findall(r"```python\n(import.*?)```", text, re.DOTALL)]
-    template = next(code for code in templates if "def model(data)" in code)
+    template = next(code for code in templates if "def data()" in code)
     (tmp_path / "my_series.py").write_text(template)
     hours = pd.date_range("2026-01-01", periods=48, freq="h", name="date")
     wave = np.sin(2 * np.pi * np.arange(48) / 24) + 0.1 * np.random.default_rng(0).normal(size=48)
