@@ -112,6 +112,7 @@ def test_a_latent_per_column():
     np.testing.assert_allclose(draw, np.exp(-0.5 * (data.inputs[:20, 5] - data.inputs[0, 5]) ** 2))
 
 
+@pytest.mark.slow
 def test_a_gate_held_open_costs_log_2(monkeypatch):
     """A q whose gates are held open, and the same q in the model in which they are free, by the same draws."""
     fits, fit_svi = [], alps.fit_svi

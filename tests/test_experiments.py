@@ -78,6 +78,7 @@ def test_claims_count_what_is_right():
     assert found["reconstructed"] == ("SVI 2 of 2; Gibbs 0 of 2", "SVI 0.210; Gibbs 0.220")
 
 
+@pytest.mark.slow
 def test_moments_of_closed_columns_are_the_guides(key):
     """q(H)'s own, in the outputs' units, are those that its draws tend to."""
     t = np.arange(12.0)

@@ -170,6 +170,7 @@ def test_two_stretches_or_a_last_bin_of_two_cells_are_no_year():
     assert "1 y" in [p.name for p in propose(days, y, "days")]
 
 
+@pytest.mark.slow
 def test_short_cycles_of_long_tables_dont_fold():
     minutes = np.arange(12_000.0)
     y = np.sin(2 * np.pi * minutes / 4)[:, None] + np.random.default_rng(0).normal(size=(12_000, 1))

@@ -194,6 +194,7 @@ def test_a_period_is_found():
     assert period.std() < 0.3
 
 
+@pytest.mark.slow
 def test_latents_at_new_inputs_are_conditioned_on_those_of_each_draw():
     """X at new inputs given x at the fitted ones, densely, with each draw's own scales."""
     t, _, model, fit = fitted()
