@@ -426,7 +426,7 @@ def test_chains_agree_under_a_noise_prior_that_counts(prior):
     assert (r_hat < 1.1) == (concentration > 2)
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_spikes_are_missing_unless_they_are_kept(keeps, call, tmp_path):
     """Said in print, in the summary and on the page; the model file reads the same table."""
     rng = np.random.default_rng(0)

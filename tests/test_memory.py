@@ -353,6 +353,7 @@ def test_names_of_copies_are_free():
         )
 
 
+@pytest.mark.slow
 def test_what_a_memory_needs(cells):
     """One column of times; all of them at once; and predictions at no time are none."""
     m = model()
