@@ -149,12 +149,10 @@ def fit(file: Path, outputs: str | None, preview: bool, save_model_file: Path | 
     memory of its own, and --engine is gibbs unless something is to be learnt. --paper-model has neither.
     """
     running = {option.name: options.pop(option.name) for option in OPTIONS_OF_RUN}
-    from_default = _left_out()
+    from_default, columns = _left_out(), _settled(options, outputs)
     has_memory = options["noise"] in ("learnt", "student") and not options["paper_model"]
     if has_memory and "engine" in from_default and not options["learn"]:
         running["engine"] = "gibbs"
-    if options["noise"] == "student" and "drop_spikes" in from_default:
-        options["drop_spikes"] = False
     if preview:
         if "engine" not in from_default:
             raise BadInput("--preview: it is --engine vb; give one of the two")
@@ -165,7 +163,6 @@ def fit(file: Path, outputs: str | None, preview: bool, save_model_file: Path | 
     if save_model_file is not None and save_model_file.suffix != ".py":
         raise BadInput(f"--save-model-file: expected the name of a Python file (.py), got {str(save_model_file)!r}")
     elsewhere = {} if save_model_file is None else {"--save-model-file": save_model_file}
-    columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
 
     def make(settings: Settings) -> "tuple[Problem, list[str]]":
         from alps_ppl.app.compose import compose
@@ -198,12 +195,10 @@ def backtest(outputs: str | None, **options: Any):
     begins, and the last with the file. Written to --out are backtest_scores.csv, backtest_cells.csv, backtest_gates.csv
     and figures; where --out has a run of fit, its page gets a section. A run that was killed goes on.
     """
-    if options["noise"] == "student" and "drop_spikes" in _left_out():
-        options["drop_spikes"] = False
+    columns = _settled(options, outputs)
     changed = overrides(options.pop("settings"))
     if changed["SVI"] or changed["VB"]:
         raise BadInput("--set: a backtest runs the Gibbs sampler; expected GIBBS.KEY=VALUE")
-    columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
     import numpyro
 
     numpyro.enable_x64()
@@ -241,13 +236,10 @@ def fit_many(files: tuple[Path, ...], outputs: str | None, settings: tuple[str, 
     The processes and what is said of the files are fit's options. A table that can't be fitted is a row with its error.
     Written to --out are inclusion.csv, a row per table and process, and report.html. A run that was killed goes on.
     """
-    if options["noise"] == "student":
-        if options["engine"] == "vb":
-            raise BadInput("--noise student: vb doesn't take it; expected --engine gibbs")
-        if "drop_spikes" in _left_out():
-            options["drop_spikes"] = False
+    if options["noise"] == "student" and options["engine"] == "vb":
+        raise BadInput("--noise student: vb doesn't take it; expected --engine gibbs")
+    columns = _settled(options, outputs)
     changed = overrides(settings)
-    columns = None if outputs is None else [name.strip() for name in outputs.split(",")]
     import numpyro
 
     numpyro.enable_x64()
@@ -278,6 +270,13 @@ NOT_OF_A_BACKTEST = (
 backtest.params += [option for option in fit.params if option.name not in NOT_OF_A_BACKTEST]
 NOT_OF_MANY = (*NOT_OF_A_BACKTEST, "file", "id", "target")
 fit_many.params += [option for option in fit.params if option.name not in NOT_OF_MANY]
+
+
+def _settled(options: dict[str, Any], outputs: str | None) -> list[str] | None:
+    """The columns of ``--outputs``; and in ``options`` spikes are kept where Student's noise is there for them."""
+    if options["noise"] == "student" and "drop_spikes" in _left_out():
+        options["drop_spikes"] = False
+    return None if outputs is None else [name.strip() for name in outputs.split(",")]
 
 
 def _left_out() -> set[str]:

@@ -27,6 +27,7 @@ from tqdm.auto import tqdm
 
 from alps_ppl import checks
 from alps_ppl.app.kept_rows import KeptRows
+from alps_ppl.app.problem import GIBBS_DEFAULTS, VB_DEFAULTS
 from alps_ppl.gibbs.chains import check_settings as check_gibbs
 from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.model.alps import ALPS
@@ -40,7 +41,7 @@ from alps_ppl.vb.fit import fit_vb
 
 ENGINES = ("vb", "gibbs")
 FITS: dict[str, Callable[..., Any]] = {"vb": fit_vb, "gibbs": fit_gibbs}
-NO_SETTINGS = {"model", "inputs", "y", "rng_key", "progress_bar", "checkpoint", "init_params"}
+DEFAULTS = {"vb": VB_DEFAULTS, "gibbs": GIBBS_DEFAULTS}
 COLUMNS = ["table", "latent", "engine", "probability", "prior", "r_hat", "elbo", "times", "outputs", "seconds", "notes"]
 COLUMNS += ["error"]
 # So many tables are a worker's task at most, and so many tasks each worker gets at least.
@@ -181,9 +182,9 @@ def run_many(
         raise ValueError(f"tables: expected names that differ, got {checks.short(twice)} more than once")
     if engine not in ENGINES:
         raise ValueError(f"engine: expected one of {ENGINES}, got {engine!r}")
-    known = set(inspect.signature(FITS[engine]).parameters) - NO_SETTINGS
-    if unknown := sorted(set(settings) - known):
-        raise ValueError(f"{engine}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    if unknown := sorted(set(settings) - set(DEFAULTS[engine])):
+        known = ", ".join(sorted(DEFAULTS[engine]))
+        raise ValueError(f"{engine}: unknown setting(s) {', '.join(unknown)}; known are {known}")
     trivial = ALPS({"any": linear_periodic(1.0)}, noise_variance=1.0)
     (check_vb if engine == "vb" else check_gibbs)(trivial, **settings)
     if num_workers is not None:

@@ -16,7 +16,8 @@ import pandas as pd
 from alps_ppl.app.compose import compose
 from alps_ppl.app.kept_rows import ROWS
 from alps_ppl.app.many import Made, run_many
-from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, OFF, ON
+from alps_ppl.app.report import templates
+from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, OFF, ON, status
 from alps_ppl.tables.reading import read_file
 
 TABLES = "tables"
@@ -136,10 +137,8 @@ def _of_file(options: dict[str, Any], path: Path) -> Made:
 def counted(table: pd.DataFrame) -> pd.DataFrame:
     """By process, in their order: in how many tables it is on, undecided, off."""
     fitted = table[table.error == ""]
-    status = pd.cut(fitted.probability, [-1, OFF, ON, 2], labels=["off", "undecided", "on"], right=True)
-    on = fitted.probability >= ON
-    status = status.astype(str).where(~on, "on")
-    counts = pd.crosstab(fitted.latent, status).reindex(columns=["on", "undecided", "off"], fill_value=0)
+    counts = pd.crosstab(fitted.latent, fitted.probability.map(status))
+    counts = counts.reindex(columns=["on", "undecided", "off"], fill_value=0)
     return counts.reindex(list(dict.fromkeys(fitted.latent)))
 
 
@@ -163,28 +162,23 @@ def _print(table: pd.DataFrame, counts: pd.DataFrame) -> None:
 
 def page(table: pd.DataFrame, counts: pd.DataFrame, engine: str) -> str:
     """The summary as one HTML page."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("alps_ppl.app.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     failed = table[table.error != ""]
-    undecided = table[(table.error == "") & (table.probability > OFF) & (table.probability < ON)]
-    return environment.get_template("many.html").render(
-        number=int(table.table[table.error == ""].nunique()),
-        processes=[{"name": name, **row} for name, row in counts.to_dict("index").items()],
-        failed=failed.head(MOST_NAMED).to_dict("records"),
-        num_failed=len(failed),
-        undecided=undecided.head(MOST_NAMED).to_dict("records"),
-        num_undecided=undecided.table.nunique(),
-        num_noted=table[table.notes != ""].table.nunique(),
-        most=MOST_NAMED,
-        on=ON,
-        off=OFF,
-        engine={"vb": "coordinate ascent (VB), an approximation", "gibbs": "the Gibbs sampler"}[engine],
-        version=metadata.version("alps-ppl"),
+    undecided = table[(table.error == "") & (table.probability.map(status) == "undecided")]
+    return (
+        templates()
+        .get_template("many.html")
+        .render(
+            number=int(table.table[table.error == ""].nunique()),
+            processes=[{"name": name, **row} for name, row in counts.to_dict("index").items()],
+            failed=failed.head(MOST_NAMED).to_dict("records"),
+            num_failed=len(failed),
+            undecided=undecided.head(MOST_NAMED).to_dict("records"),
+            num_undecided=undecided.table.nunique(),
+            num_noted=table[table.notes != ""].table.nunique(),
+            most=MOST_NAMED,
+            on=ON,
+            off=OFF,
+            engine={"vb": "coordinate ascent (VB), an approximation", "gibbs": "the Gibbs sampler"}[engine],
+            version=metadata.version("alps-ppl"),
+        )
     )

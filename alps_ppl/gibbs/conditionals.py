@@ -293,18 +293,30 @@ def memory_conditional(stats: Statistics, noise_variance: PerOutput | dist.Inver
 
 def log_own_evidence(stats: Statistics, prior: dist.InverseGamma) -> PerOutput:
     """Log p(e_i) of the residuals that ``stats`` are of, if they are the output's own: g_i and s_i^2 integrated out."""
-    a, half = prior.concentration, 0.5 * stats.num_observed
-    constant = a * jnp.log(prior.rate) - gammaln(a) + gammaln(a + half) - half * jnp.log(2 * jnp.pi)
-    return logsumexp(_log_points(stats, prior), axis=0) + constant
+    return logsumexp(_log_points(stats, prior), axis=0)
 
 
 def _log_points(stats: Statistics, noise_variance: PerOutput | dist.InverseGamma) -> Float[Array, "point output"]:
     private: Any = stats.private
-    half = 0.5 * stats.num_observed
-    logs = private.memory.log_prior[:, None] - private.half_log_det
+    by_point = private.memory.log_prior, private.sum_squares, private.half_log_det
+    return log_points(*by_point, stats.num_observed, noise_variance)
+
+
+def log_points(
+    log_prior: Float[Array, " point"],
+    sum_squares: Float[Array, "point output"],
+    half_log_det: Float[Array, "point output"],
+    num_observed: PerOutput,
+    noise_variance: PerOutput | dist.InverseGamma,
+) -> Float[Array, "point output"]:
+    """Log p(g) N(e_i; 0, s_i^2 C_g), s_i^2 integrated out where it has a prior; ``sum_squares`` are e_i' C_g^-1 e_i."""
+    half = 0.5 * num_observed
+    logs = log_prior[:, None] - half_log_det - half * jnp.log(2 * jnp.pi)
     if not isinstance(noise_variance, dist.Distribution):
-        return logs - 0.5 * private.sum_squares / noise_variance
-    return logs - (noise_variance.concentration + half) * jnp.log(noise_variance.rate + 0.5 * private.sum_squares)
+        return logs - half * jnp.log(noise_variance) - 0.5 * sum_squares / noise_variance
+    a, rate = noise_variance.concentration, noise_variance.rate
+    logs += a * jnp.log(rate) - gammaln(a) + gammaln(a + half)
+    return logs - (a + half) * jnp.log(rate + 0.5 * sum_squares)
 
 
 def noise_conditional(stats: Statistics, residual_squares: PerOutput, prior: dist.InverseGamma) -> dist.InverseGamma:

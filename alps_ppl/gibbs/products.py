@@ -53,6 +53,15 @@ def innovations(transition: Float[Array, "time d d"], path: Float[Array, "time d
     return path - jnp.einsum("tde,te->td", transition, before)
 
 
+def gated_weights(
+    stats: Statistics, weights: Float[Array, " weight"], gated: Float[Array, "output latent"]
+) -> tuple[Float[Array, "output feature"], Float[Array, "time dim"]]:
+    """V with f_i = Phi v_i of the features, and the states, whose part is ``states @ observe^T @ gated^T``."""
+    w, states = stats.split(weights)
+    v = gated[:, stats.owner[: len(w)]] * w
+    return v if stats.to_features is None else v @ stats.to_features.T, states
+
+
 def residual_statistics(
     stats: Statistics,
     weights: Float[Array, " weight"],
@@ -66,10 +75,8 @@ def residual_statistics(
     of that output and these points of the others: each point of each output is a pass over the times.
     """
     private: Any = stats.private
-    w, states = stats.split(weights)
     gated = H * b
-    v = gated[:, stats.owner[: len(w)]] * w  # f_i = Phi v_i
-    v = v if stats.to_features is None else v @ stats.to_features.T
+    v, states = gated_weights(stats, weights, gated)
     if stats.states is None:
 
         def of_output(output):

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from alps_ppl.gibbs import conditionals as c
+from alps_ppl.gibbs.products import gated_weights
 from alps_ppl.gibbs.randomness import RandomNumbers, categorical
-from alps_ppl.gibbs.statistics import PrivateStatistics, Statistics
+from alps_ppl.gibbs.statistics import Statistics
 from alps_ppl.gibbs.target import Chain, Target
 from alps_ppl.model.memory import Filter, PrivateMemory, kalman
 from alps_ppl.model.tails import NoiseFactors
@@ -73,10 +74,8 @@ def at_factors(stats: Statistics, factors: Float[Array, "time output"], point: A
 def residuals(stats: Statistics, chain: Chain) -> Float[Array, "row output"]:
     """y_i - f_i by the sorted rows, 0 where a cell is missing; ``stats`` are at the chain's scales."""
     cells: Any = stats.cells
-    w, states = stats.split(chain.weights)
     gated = chain.H * chain.b
-    v = gated[:, stats.owner[: len(w)]] * w
-    v = v if stats.to_features is None else v @ stats.to_features.T
+    v, states = gated_weights(stats, chain.weights, gated)
     f = cells.phi @ v.T
     if stats.states is not None:
         f += (states @ stats.states.observe.T @ gated.T)[cells.row]
@@ -146,10 +145,9 @@ def draw_cells(target: Target, chain: Chain, random: RandomNumbers) -> Chain:
     filter_ = kalman(grid.column, cells.times, precision[:, None])
     squares = (filter_.whiten(jnp.broadcast_to(errors[:, None], filter_.gain.shape)) ** 2).sum(0)
     if memories is not None:
-        no: Any = None
-        private = PrivateStatistics(grid, no, no, squares, filter_.half_log_det)
-        conditional = c.memory_conditional(stats._replace(private=private), target.model.noise_variance)
-        drawn = categorical(conditional.probs, random.uniform["noise"])
+        by_point = grid.log_prior, squares, filter_.half_log_det
+        logs = c.log_points(*by_point, stats.num_observed, target.model.noise_variance)
+        drawn = categorical(jax.nn.softmax(logs.T), random.uniform["noise"])
         point = jnp.where(jnp.isnan(target.own_variance), drawn, jnp.argmin(grid.share)).astype(jnp.int32)
         chain = chain._replace(memory=point)
     output = jnp.arange(len(point))

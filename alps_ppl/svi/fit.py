@@ -93,7 +93,6 @@ def fit_svi(
     check_model(model)
     model = model.with_bounds()
     inputs, y = model.check_data(inputs, y)
-    model.check_sum_out()
     optimizer, temperatures = check_settings(
         len(inputs),
         num_inducing=num_inducing,
@@ -147,6 +146,7 @@ def fit_svi(
 
 def check_model(model: ALPS) -> None:
     """A ValueError for a model that SVI doesn't fit."""
+    model.check_sum_out()
     for name, unknown in model.unknown_scales.items():
         if kind_of(model.covariances[model.copy_of.index(name)], unknown.path) == "time":
             raise ValueError(

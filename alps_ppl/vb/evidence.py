@@ -28,6 +28,7 @@ from alps_ppl.vb.family import (
     expected_squares,
     gated_means,
     in_order,
+    left_of,
     noise_terms,
     prior_logits,
 )
@@ -109,9 +110,7 @@ def log_evidence(
     """Log Z of one gate, the others' features at their ``means``; ``group``'s and ``on``'s arrays are of one gate."""
     own, member = group.features, group.member
     s = jnp.asarray(model.mixing_variance, means.dtype)[:, group.latents]
-    rows = weighted.gram[:, own]
-    left = weighted.projection[:, own] - jnp.einsum("ikr,ir->ik", rows, means.at[:, own].set(0.0))
-    gram = rows[:, :, own]
+    left, gram = left_of(weighted, own, means)
 
     # Of h / sqrt(s), potential and precision are linear in w and in w w^T.
     root = jnp.sqrt(s)

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betaln, gammaln, logsumexp
+from jax.scipy.special import betaln, logsumexp
 from jaxtyping import Array, Float, Int
 
+from alps_ppl.gibbs.conditionals import log_points
 from alps_ppl.gibbs.layout import Layout
 from alps_ppl.gibbs.statistics import Statistics
 from alps_ppl.model.alps import ALPS
@@ -157,15 +158,11 @@ def log_noise_points(
     model: ALPS, data: Likelihood, squares: Float[Array, "point output"]
 ) -> tuple[Float[Array, "point output"], Any]:
     """Log q(c_i = c) up to its normaliser, sigma^2 integrated out, and there q(sigma_i^2)'s rate where it is learnt."""
-    half = 0.5 * data.num_observed
-    logs = data.log_prior[:, None] - data.half_log_det - half * jnp.log(2 * jnp.pi)
+    squares = jnp.clip(squares, 0.0)
+    at_points = data.log_prior, squares, data.half_log_det, data.num_observed
     if not model.learns_noise:
-        noise = jnp.asarray(model.noise_variance, squares.dtype)
-        return logs - half * jnp.log(noise) - 0.5 * squares / noise, None
-    shape, rate = model.noise_variance.concentration, model.noise_variance.rate
-    rates = rate + 0.5 * jnp.clip(squares, 0.0)
-    logs += shape * jnp.log(rate) - gammaln(shape) + gammaln(shape + half)
-    return logs - (shape + half) * jnp.log(rates), rates
+        return log_points(*at_points, jnp.asarray(model.noise_variance, squares.dtype)), None
+    return log_points(*at_points, model.noise_variance), model.noise_variance.rate + 0.5 * squares
 
 
 def expected(data: Likelihood, precision: Float[Array, "point output"]) -> Expected:
@@ -177,6 +174,15 @@ def expected(data: Likelihood, precision: Float[Array, "point output"]) -> Expec
 
     gram = jax.lax.map(of_output, (data.pattern, precision.T))
     return Expected(gram, jnp.einsum("pi,pir->ir", precision, data.projection))
+
+
+def left_of(
+    weighted: Expected, own: Any, means: Float[Array, "output feature"]
+) -> tuple[Float[Array, "output own"], Float[Array, "output own own"]]:
+    """What the other gates' means leave of each output in the features ``own``, and these features' products."""
+    rows = weighted.gram[:, own]
+    left = weighted.projection[:, own] - jnp.einsum("ikr,ir->ik", rows, means.at[:, own].set(0.0))
+    return left, rows[:, :, own]
 
 
 def divergence(model: ALPS, group: Group, on: WhenOn) -> Float[Array, " gate"]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import random
@@ -87,14 +87,12 @@ def fit_vb(
     most = len(ascent.bounds)
     last = refined(model, data, by_size, ascent.q, random.fold_in(draw_key, 1), most)
     found = draws(model, data, by_size, last, draw_key, NUM_DRAWS)
-    sites = {name: jax.numpy.asarray(value[None], _dtype(value, y)) for name, value in found.items()}
+    sites = {
+        name: jnp.asarray(value[None], None if value.dtype.kind == "i" else y.dtype) for name, value in found.items()
+    }
     weights, stats = sites.pop("weights"), {"gate_prob": sites.pop("gate_prob")}
     elbos = np.asarray(ascent.bounds)[: int(ascent.num_sweeps)]
     return VBFit(model, inputs, y, features, sites, weights, stats, ascent.bound, elbos, start_elbos, num_moves)
-
-
-def _dtype(value: np.ndarray, y: Array) -> Any:
-    return value.dtype if value.dtype.kind == "i" else y.dtype
 
 
 def check_settings(

@@ -19,8 +19,10 @@ from alps_ppl.vb.family import (
     expected_squares,
     gated_means,
     in_order,
+    left_of,
     noise_terms,
     prior_logits,
+    second_moments,
 )
 
 # Weights and loadings depend on each other: so many rounds of both at each visit of a gate.
@@ -76,27 +78,23 @@ def _gate(
     """One gate's factors, and all features' means with them; the arrays of ``group`` and ``on`` are of one gate."""
     own, member = group.features, group.member
     s = jnp.asarray(model.mixing_variance, means.dtype)[:, group.latents]  # (output, member)
-    rows = weighted.gram[:, own]  # (output, own feature, feature)
-    others = means.at[:, own].set(0.0)
-    left = weighted.projection[:, own] - jnp.einsum("ikr,ir->ik", rows, others)
-    gram = rows[:, :, own]
+    left, gram = left_of(weighted, own, means)
     for _ in range(ROUNDS):
-        hh = on.cov_h + on.mean_h[:, :, None] * on.mean_h[:, None, :]
+        hh, _ = second_moments(on)
         precision = jnp.einsum("km,imn,ln,ikl->kl", member, hh, member, gram) + jnp.eye(len(own), dtype=s.dtype)
         mean_w, cov_w = _gaussian((on.mean_h @ member.T * left).sum(0), precision)
         on = on._replace(mean_w=mean_w, cov_w=cov_w)
-        ww = cov_w + mean_w[:, None] * mean_w
+        _, ww = second_moments(on)
         precision = jnp.einsum("km,ikl,ln->imn", member, gram * ww, member) + jax.vmap(jnp.diag)(1 / s)
         mean_h, cov_h = _gaussian((mean_w * left) @ member, precision)
         on = _rescaled(on._replace(mean_h=mean_h, cov_h=cov_h), s, member)
-    ww = on.cov_w + on.mean_w[:, None] * on.mean_w
-    hh = on.cov_h + on.mean_h[:, :, None] * on.mean_h[:, None, :]
+    hh, ww = second_moments(on)
     quadratic = jnp.einsum("km,imn,ln,ikl,kl->", member, hh, member, gram, ww)
     gain = jnp.einsum("im,km,k,ik->", on.mean_h, member, on.mean_w, left) - 0.5 * quadratic
     of_one: Any = jax.tree.map(lambda part: part[None], (group, on))
     logit = jnp.clip(logit + gain - divergence(model, *of_one)[0], -1e6, 1e6)
     on = on._replace(logit=logit)
-    return on, others.at[:, own].set(on.prob * (on.mean_h @ member.T) * on.mean_w)
+    return on, means.at[:, own].set(on.prob * (on.mean_h @ member.T) * on.mean_w)
 
 
 def _gaussian(potential: Float[Array, "*batch dim"], precision: Float[Array, "*batch dim dim"]) -> tuple[Array, Array]:

@@ -33,17 +33,22 @@ def write(folder: Path) -> Path:
     return path
 
 
-def render(run: RunFolder) -> str:
-    """The page."""
+def templates() -> Any:
+    """Where the pages' templates are, with what all of them ask of jinja."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("alps_ppl.app.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def render(run: RunFolder) -> str:
+    """The page."""
+    environment = templates()
     environment.filters |= {name: getattr(sections, name) for name in ("decimals", "percent", "significant")}
     environment.globals["names"] = NAMES
     return environment.get_template("page.html").render(**_context(run))

@@ -1,6 +1,6 @@
 """What all figures share: an engine has one colour and one name everywhere."""
 
-COLOURS = {"svi": "#2166ac", "gibbs": "#d6604d", "vb": "#1b7837"}
+COLOURS = {"svi": "#2166ac", "gibbs": "#d6604d", "vb": "#35978f"}
 NAMES = {"svi": "SVI", "gibbs": "Gibbs", "vb": "VB"}
 
 
