@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.gibbs.kernel import ALPSGibbs
 from alps_ppl.gibbs.posterior import GibbsFit, from_mcmc
+from alps_ppl.gibbs.streaming import SummedRows, sum_rows
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import linear, linear_periodic, on_column, white
 from alps_ppl.model.memory import PrivateMemory, private_memory
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from alps_ppl.results.trees import to_datatree
     from alps_ppl.tables.data import Data
     from alps_ppl.tables.grammar import covariance
+    from alps_ppl.tables.parquet_rows import ParquetRows
     from alps_ppl.tables.reading import read_table
     from alps_ppl.tables.splitting import split_table
 
@@ -60,6 +62,7 @@ _LAZY = {
     "results.trees": "to_datatree",
     "tables.data": "Data",
     "tables.grammar": "covariance",
+    "tables.parquet_rows": "ParquetRows",
     "tables.reading": "read_table",
     "tables.splitting": "split_table",
 }
@@ -67,14 +70,15 @@ _MODULE = {name: module for module, names in _LAZY.items() for name in names.spl
 
 # fmt: off
 __all__ = [
-    "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "PrivateMemory", "SVIFit",
-    "SparseGaussianProcess", "StructuredMeanField", "VBFit", "align_signs", "annealed_temperature", "backtest",
-    "compare_engines", "covariance", "cycles", "discrete_elbo", "fit_gibbs", "fit_many", "fit_svi", "fit_vb",
+    "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "ParquetRows", "PrivateMemory",
+    "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "SummedRows", "VBFit", "align_signs",
+    "annealed_temperature", "backtest", "compare_engines", "covariance", "cycles", "discrete_elbo", "fit_gibbs",
+    "fit_many", "fit_svi", "fit_vb",
     "from_mcmc", "gate_diagnostics", "gate_vectors", "inclusion_sensitivity", "inclusion_table", "init_from_svi",
     "init_from_vb", "integrated_walk", "interchangeable", "linear", "linear_periodic", "load", "load_conversion",
     "log_predictive_density", "num_active", "on_column", "outliers", "plots", "predict", "private_memory", "prune",
-    "random_walk", "read_table", "relaxed_program", "save", "scales", "split_table", "step", "to_datatree",
-    "variance_shares", "white",
+    "random_walk", "read_table", "relaxed_program", "save", "scales", "split_table", "step", "sum_rows",
+    "to_datatree", "variance_shares", "white",
 ]
 # fmt: on
 

@@ -2,7 +2,8 @@
 
 ``layout``: the weights' order. ``features`` (by ``pivots``) and ``statespace``: latents as weights of low rank, or as
 Markov states. ``families``: those of an unknown scale. ``statistics``: the data, once, and their ``products`` at given
-weights. ``gaussians`` and ``conditionals``: the conditionals C.1 to C.3 and those with a block integrated out.
-``moves``, ``handover``, ``shears`` and ``scales``: what a ``sweep`` does to its ``target``, with numbers of
-``randomness``. ``kernel``: for NumPyro's ``MCMC``. ``chains``: ``fit_gibbs``. ``posterior``: its draws.
+weights; ``streaming``: the statistics of a table that is too long to hold. ``gaussians`` and ``conditionals``: the
+conditionals C.1 to C.3 and those with a block integrated out. ``moves``, ``handover``, ``shears``, ``scales`` and
+``student``: what a ``sweep`` does to its ``target``, with numbers of ``randomness``. ``kernel``: for NumPyro's
+``MCMC``. ``chains``: ``fit_gibbs``. ``posterior``: its draws.
 """

@@ -21,7 +21,7 @@ from alps_ppl.model.alps import ALPS
 def fit_gibbs(
     model: ALPS,
     inputs: Any,
-    y: Any,
+    y: Any = None,
     *,
     rng_key: Array,
     num_warmup: int = 500,
@@ -46,7 +46,8 @@ def fit_gibbs(
     model
         The ``ALPS``; noise is fixed or has an InverseGamma prior.
     inputs, y
-        (time,) or (time, column), and (time, output) with NaN for a missing cell; nothing is rescaled.
+        (time,) or (time, column), and (time, output) with NaN for a missing cell; nothing is rescaled. Of a table that
+        is too long to hold, ``sum_rows``' result in the place of both.
     rng_key
         A JAX key.
     num_warmup, num_samples

@@ -16,6 +16,7 @@ from alps_ppl.gibbs.families import Family, extend_features, extend_states, fami
 from alps_ppl.gibbs.layout import Layout
 from alps_ppl.gibbs.pivots import RankError, choose_pivots, diagonal, interpolation
 from alps_ppl.gibbs.statespace import StateSpace, interpolate, markov_terms, state_space, states_resolve
+from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import Covariance
 from alps_ppl.model.scales import Averaged, UnknownScale, along
 
@@ -273,6 +274,14 @@ def latent_features(
                 factor(reduce(add, others), max_rank=max_rank) if others else (np.zeros(0, int), np.zeros((0, 0)))
             )
     return assemble(covariances, inputs, factors, markovian, unknown)
+
+
+def by_latents(model: ALPS) -> dict[tuple[int, ...], UnknownScale]:
+    """The unknown scales by their latents' places."""
+    return {
+        tuple(j for j, of in enumerate(model.copy_of) if of == name): unknown
+        for name, unknown in model.unknown_scales.items()
+    }
 
 
 def assemble(

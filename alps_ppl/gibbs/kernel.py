@@ -16,14 +16,15 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from alps_ppl import checks
-from alps_ppl.gibbs.features import Features, latent_features
+from alps_ppl.gibbs.features import Features, by_latents, latent_features
 from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.shears import sheared
 from alps_ppl.gibbs.statistics import Statistics, statistics
+from alps_ppl.gibbs.streaming import SummedRows
 from alps_ppl.gibbs.sweep import STARTS, ALPSGibbsState, first_state, sweep_chains
 from alps_ppl.gibbs.target import Plan, members
 from alps_ppl.model.alps import ALPS
-from alps_ppl.model.scales import UnknownScale, check_grid
+from alps_ppl.model.scales import check_grid
 
 # What a user may choose among; a sweep draws the latents, H and what is learnt in any case.
 CHOICE = tuple(name for name, move in MOVES.items() if not move.always)
@@ -123,18 +124,32 @@ class ALPSGibbs(MCMCKernel):
         """What is collected without asking: the sites, then the potential energy and the gates' probabilities."""
         return ("z", "potential_energy", "gate_prob")
 
-    def bind(self, inputs: Any, y: Any) -> None:
-        """Check the data, and choose the features that they need: ``features``, ``plan`` and ``stats`` from here on."""
-        self.inputs, self.y = self.model.check_data(inputs, y)
-        _check_scales(self.model, self.inputs)
-        self.features: Features = latent_features(
-            self.model.covariances,
-            self.inputs,
-            names=self.model.latents,
-            max_rank=self.max_rank,
-            tolerance=self.tolerance,
-            unknown=by_latents(self.model),
-        )
+    def bind(self, inputs: Any, y: Any = None) -> None:
+        """Check the data, and choose the features that they need: ``features``, ``plan`` and ``stats`` from here on.
+
+        ``inputs`` may be a ``SummedRows``, which has them already.
+        """
+        if isinstance(inputs, SummedRows):
+            inputs.check_model(self.model, y)
+            self.inputs, self.y, self.features, self.stats = inputs.inputs, inputs.y, inputs.features, inputs.stats
+        else:
+            self.inputs, self.y = self.model.check_data(inputs, y)
+            _check_scales(self.model, self.inputs)
+            self.features = latent_features(
+                self.model.covariances,
+                self.inputs,
+                names=self.model.latents,
+                max_rank=self.max_rank,
+                tolerance=self.tolerance,
+                unknown=by_latents(self.model),
+            )
+            self.stats = statistics(
+                self.features,
+                self.y,
+                self.model.private_memory,
+                [unknown.grid.log_prior for unknown in self.model.unknown_scales.values()],
+                self.model.tails is not None,
+            )
         moves = _chosen_moves(self.moves, self.model, self.features)
         has_private, layout = self.model.private_memory is not None, self.features.layout
         private_states = len(self.model.outputs) if has_private and self.features.space is not None else 0
@@ -150,13 +165,6 @@ class ALPSGibbs(MCMCKernel):
         moves = tuple(name for name in moves if name != "shear" or pairs)
         factors: Any = self.y.shape if student else (0, 0)
         self.plan = Plan(moves, layout, _equal_pairs(self.model), private_states, memories, pairs, factors)
-        self.stats = statistics(
-            self.features,
-            self.y,
-            self.model.private_memory,
-            [unknown.grid.log_prior for unknown in self.model.unknown_scales.values()],
-            student,
-        )
         _warn_if_imprecise(self.model, self.stats)
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
@@ -293,14 +301,6 @@ def _warn_if_imprecise(model: ALPS, stats: Statistics) -> None:
             "float32 can't resolve a noise variance of less than a hundred-thousandth of the data's mean "
             "square; switch on 64-bit with numpyro.enable_x64()"
         )
-
-
-def by_latents(model: ALPS) -> dict[tuple[int, ...], UnknownScale]:
-    """The unknown scales by their latents' places."""
-    return {
-        tuple(j for j, of in enumerate(model.copy_of) if of == name): unknown
-        for name, unknown in model.unknown_scales.items()
-    }
 
 
 def _check_scales(model: ALPS, inputs: Array) -> None:

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 from numpyro.infer import MCMC
 
 from alps_ppl import checks
-from alps_ppl.gibbs.features import Features, assemble, latents_at
-from alps_ppl.gibbs.kernel import ALPSGibbs, by_latents
+from alps_ppl.gibbs.features import Features, assemble, by_latents, latents_at
+from alps_ppl.gibbs.kernel import ALPSGibbs
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.draws import LatentDraws, Samples
 from alps_ppl.model.memory import own_memories

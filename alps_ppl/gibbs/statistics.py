@@ -207,13 +207,14 @@ def statistics(
         and _private_statistics(features, patterns, pattern, filled, private_memory, array, student),
         cells=_cells(features, observed, filled, array, student) if needs_cells else None,
         scales=tuple(
-            _scale_statistics(one, logs, features, array)
+            scale_statistics(one, logs, features, array)
             for one, logs in zip(features.families, log_priors, strict=True)
         ),
     )
 
 
-def _scale_statistics(one: Family, log_prior, features: Features, array) -> ScaleStatistics:
+def scale_statistics(one: Family, log_prior, features: Features, array) -> ScaleStatistics:
+    """One process of an unknown scale; ``array`` makes arrays of the data's precision."""
     scale = ScaleStatistics(array(log_prior), array(one.maps))
     if not one.has_states:
         return scale

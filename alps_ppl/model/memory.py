@@ -78,6 +78,13 @@ def private_memory(
     return PrivateMemory(share, lengthscale, np.log(weights))
 
 
+class FilterState(NamedTuple):
+    """Where a filter is: the time of the last row, and the memory's variance given all until then, (*lane,)."""
+
+    time: Any
+    variance: Any
+
+
 class Filter(NamedTuple):
     """The Kalman filter of a memory of variance rho under white noise of variance 1 - rho, at sorted times.
 
@@ -95,16 +102,24 @@ class Filter(NamedTuple):
         """Log |C| / 2 over the observed times."""
         return -jnp.log(jnp.where(self.inverse_sd > 0, self.inverse_sd, 1.0)).sum(0)
 
+    @property
+    def left(self) -> Float[Array, "time *lane"]:
+        """The memory's variance given what was seen until then."""
+        return self.prior * (1 - self.gain)
+
     def whiten(self, values: Float[Array, "time *lane"]) -> Float[Array, "time *lane"]:
         """C^-1/2 ``values``, and 0 where nothing is observed."""
+        return self.run(values, jnp.zeros(values.shape[1:], values.dtype))[1]
+
+    def run(self, values: Float[Array, "time *lane"], mean: Float[Array, "*lane"]) -> tuple[Array, Array]:
+        """``whiten`` from a memory's ``mean`` at the time before; and the mean at the last time, first."""
 
         def step(mean, here):
             decay, gain, inverse_sd, value = here
             surprise = value - decay * mean
             return decay * mean + gain * surprise, inverse_sd * surprise
 
-        start = jnp.zeros(values.shape[1:], values.dtype)
-        return jax.lax.scan(step, start, (self.decay, self.gain, self.inverse_sd, values))[1]
+        return jax.lax.scan(step, mean, (self.decay, self.gain, self.inverse_sd, values))
 
     def smooth(self, values: Float[Array, "time *lane"], noise: Array | None = None) -> tuple[Array, Array]:
         """The memory's mean and variance at every time given all observed ``values``.
@@ -118,7 +133,7 @@ class Filter(NamedTuple):
             return mean, mean
 
         _, means = jax.lax.scan(forward, jnp.zeros(values.shape[1:], values.dtype), (self.decay, self.gain, values))
-        left = self.prior * (1 - self.gain)
+        left = self.left
         later = jnp.concatenate([self.prior[1:], jnp.ones_like(self.prior[:1])])
         decay = jnp.concatenate([self.decay[1:], jnp.zeros_like(self.decay[:1])])
         back = decay * left / jnp.where(later > 0, later, 1.0)
@@ -135,8 +150,14 @@ class Filter(NamedTuple):
         return jax.lax.scan(backward, start, steps, reverse=True)[1]
 
 
-def kalman(memory: PrivateMemory, times: Float[Array, " time"], precision: Array, dtype: Any = None) -> Filter:
-    """The filter of ``memory``'s points at sorted ``times``; lanes broadcast.
+def kalman(
+    memory: PrivateMemory,
+    times: Float[Array, " time"],
+    precision: Array,
+    dtype: Any = None,
+    start: FilterState | None = None,
+) -> Filter:
+    """The filter of ``memory``'s points at sorted ``times``, that goes on from ``start``; lanes broadcast.
 
     ``precision`` (time, lane) divides each cell's white noise variance: 1 or True for a cell as any other, 0 or False
     for one that is missing.
@@ -144,7 +165,8 @@ def kalman(memory: PrivateMemory, times: Float[Array, " time"], precision: Array
     rho, lengthscale = (jnp.asarray(values, dtype) for values in memory[:2])
     precision = precision.astype(rho.dtype)
     shape = jnp.broadcast_shapes(rho.shape, precision.shape[1:])
-    steps = jnp.concatenate([jnp.full(1, jnp.inf, times.dtype), jnp.diff(times)])
+    before, left = (-jnp.inf, jnp.zeros(shape, rho.dtype)) if start is None else start
+    steps = jnp.diff(times, prepend=before)
 
     def step(left, here):
         since, precision = here
@@ -156,7 +178,7 @@ def kalman(memory: PrivateMemory, times: Float[Array, " time"], precision: Array
         inverse_sd = jnp.where(seen, 1 / jnp.sqrt(variance), 0.0)
         return prior * (1 - gain), (jnp.broadcast_to(decay, shape), prior, gain, inverse_sd)
 
-    return Filter(*jax.lax.scan(step, jnp.zeros(shape, rho.dtype), (steps.astype(rho.dtype), precision))[1])
+    return Filter(*jax.lax.scan(step, left, (steps.astype(rho.dtype), precision))[1])
 
 
 class _Noise(dist.Distribution):

@@ -11,10 +11,11 @@ from tqdm.auto import tqdm
 
 from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, latent_features
-from alps_ppl.gibbs.statistics import statistics
+from alps_ppl.gibbs.statistics import Statistics, statistics
+from alps_ppl.gibbs.streaming import SummedRows
 from alps_ppl.model.alps import ALPS
 from alps_ppl.vb.evidence import refined
-from alps_ppl.vb.family import Likelihood, groups, likelihood
+from alps_ppl.vb.family import groups, likelihood
 from alps_ppl.vb.posterior import VBFit, draws
 from alps_ppl.vb.search import search
 
@@ -26,7 +27,7 @@ MOST_FEATURES, MOST_NUMBERS = 1_000, 50_000_000
 def fit_vb(
     model: ALPS,
     inputs: Any,
-    y: Any,
+    y: Any = None,
     *,
     rng_key: Array,
     num_starts: int = 4,
@@ -47,7 +48,8 @@ def fit_vb(
     model
         The ``ALPS``; noise is fixed or has an InverseGamma prior.
     inputs, y
-        (time,) or (time, column), and (time, output) with NaN for a missing cell; nothing is rescaled.
+        (time,) or (time, column), and (time, output) with NaN for a missing cell; nothing is rescaled. Of a table that
+        is too long to hold, ``sum_rows``' result in the place of both.
     rng_key
         A JAX key.
     num_starts
@@ -66,9 +68,8 @@ def fit_vb(
     """
     check_settings(model, num_starts=num_starts, num_sweeps=num_sweeps, num_rounds=num_rounds, tolerance=tolerance)
     checks.prng_key(rng_key)
-    inputs, y = model.check_data(inputs, y)
-    features = _features(model, inputs, y)
-    data, by_size = _data(model, features, y), groups(model, features.layout)
+    inputs, y, features, sums = _of_rows(model, inputs, y)
+    data, by_size = likelihood(sums), groups(model, features.layout)
     search_key, draw_key = random.split(rng_key)
     with tqdm(total=num_starts + num_rounds, desc="VB", disable=not progress_bar, unit="step") as bar:
         ascent, start_elbos, num_moves = search(
@@ -126,8 +127,13 @@ def check_settings(
             raise ValueError(f"{name}: fit_vb takes none; use fit_gibbs, or leave it out")
 
 
-def _data(model: ALPS, features: Features, y: Array) -> Likelihood:
-    return likelihood(statistics(features, y, model.private_memory, few_shapes=True))
+def _of_rows(model: ALPS, inputs: Any, y: Any) -> tuple[Array, Array, Features, Statistics]:
+    if isinstance(inputs, SummedRows):
+        inputs.check_model(model, y)
+        return inputs.inputs, inputs.y, inputs.features, inputs.stats
+    inputs, y = model.check_data(inputs, y)
+    features = _features(model, inputs, y)
+    return inputs, y, features, statistics(features, y, model.private_memory, few_shapes=True)
 
 
 def _features(model: ALPS, inputs: Array, y: Array) -> Features:
