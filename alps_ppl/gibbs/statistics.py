@@ -18,10 +18,8 @@ from alps_ppl.gibbs.families import Family
 from alps_ppl.gibbs.features import Features
 from alps_ppl.gibbs.layout import Layout
 from alps_ppl.gibbs.pivots import rounded_up, row_slices
-from alps_ppl.model.memory import Filter, PrivateMemory, kalman
-
-# How many numbers the whitened features may have at a time.
-NUMBERS_AT_A_TIME = 20_000_000
+from alps_ppl.gibbs.whitening import ROWS_AT_A_TIME, add_rows, no_rows, padded
+from alps_ppl.model.memory import PrivateMemory
 
 
 class StateStatistics(NamedTuple):
@@ -246,40 +244,20 @@ def _private_statistics(features: Features, patterns, pattern, filled, memory: P
     order = np.argsort(features.times, kind="stable")
     times = features.times[order]
     phi = np.zeros((len(times), 0)) if student or features.space is not None else features.phi(times)
-    # Rows without a cell at the end add nothing, and tables of nearly as many rows share a compiled program.
-    more = rounded_up(len(times)) - len(times)
-    times = np.append(times, np.full(more, times[-1]))
-    y, phi, seen = (np.pad(part, ((0, more), (0, 0))) for part in (filled[order], phi, patterns[order]))
-    # As many points at a time as memory allows.
-    numbers = len(times) * (patterns.shape[1] * phi.shape[1] + y.shape[1])
+    # Tables of nearly as many rows share a compiled program.
+    num_rows = -(-rounded_up(len(times)) // ROWS_AT_A_TIME) * ROWS_AT_A_TIME
+    rows = padded(times, (phi, filled[order], patterns[order]), num_rows)
     with jax.enable_x64(True):
-        points_at_a_time = max(1, NUMBERS_AT_A_TIME // numbers)
-        sums = _whitened_sums(memory, times, seen, pattern, phi, y, points_at_a_time)
-        gram, projection, sum_squares, half_log_det = map(np.asarray, sums)
+        start = no_rows(len(memory.share), patterns.shape[1], phi.shape[1], filled.shape[1])
+        grid = PrivateMemory(*(np.asarray(values, float) for values in memory))
+        sums, half_log_det, *_ = jax.tree.map(np.asarray, _add_rows(grid, start, pattern, *rows))
+    gram, projection, squares = map(array, sums)
     return PrivateStatistics(
-        memory=PrivateMemory(*map(array, memory)),
-        gram=array(gram),
-        projection=array(projection),
-        sum_squares=array(sum_squares),
-        half_log_det=array(half_log_det),
+        PrivateMemory(*map(array, memory)), gram, projection, squares, array(half_log_det[:, pattern])
     )
 
 
-@partial(jax.jit, static_argnums=6)
-def _whitened_sums(memory, times, patterns, pattern, phi, y, points_at_a_time):
-    def of_point(point):
-        filter_ = kalman(point, times, patterns[..., None])  # lanes (pattern, 1)
-        white_phi = filter_.whiten(jnp.broadcast_to(phi[:, None], (*patterns.shape, phi.shape[1])))
-        of_output = Filter(*(part[:, pattern, 0] for part in filter_))
-        white_y = of_output.whiten(y)
-        return (
-            jnp.einsum("tpr,tps->prs", white_phi, white_phi),
-            jnp.einsum("tir,ti->ir", white_phi[:, pattern], white_y),
-            (white_y**2).sum(0),
-            of_output.half_log_det,
-        )
-
-    return jax.lax.map(of_point, memory, batch_size=points_at_a_time)
+_add_rows = jax.jit(add_rows)
 
 
 def _state_statistics(features: Features, patterns, filled, array) -> StateStatistics:

@@ -9,7 +9,7 @@ have rows of their own, and add their sums at the end.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,9 @@ from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, assemble, by_latents, latent_features
 from alps_ppl.gibbs.pivots import RankError, rounded_up
 from alps_ppl.gibbs.statistics import PrivateStatistics, Statistics, scale_statistics
+from alps_ppl.gibbs.whitening import ROWS_AT_A_TIME, Sums, Whitened, add_rows, no_rows, no_sums, padded
 from alps_ppl.model.alps import ALPS
-from alps_ppl.model.memory import FilterState, PrivateMemory, kalman
+from alps_ppl.model.memory import PrivateMemory
 
 # All latents together have at most as many features: they are held for a block of rows, and their Gram matrix for
 # every point of a private memory's grid.
@@ -32,8 +33,7 @@ MOST_FEATURES = 1_000
 NUM_CANDIDATES = 50_000
 # Up to twice as many rows are kept, evenly spread, and the last ones, from which a private memory goes on.
 NUM_KEPT, NUM_LAST = 2_000, 200
-# How many numbers a block of whitened columns may have.
-NUMBERS_AT_A_TIME = 10_000_000
+# A block has at most as many.
 MOST_ROWS = 32_768
 
 
@@ -80,28 +80,11 @@ class SummedRows:
         return f"SummedRows({self.num_rows:,} rows of {len(self.model.outputs)} outputs)"
 
 
-class Sums(NamedTuple):
-    """Over the rows so far, of ``columns`` [Phi 1] and of y; with a leading axis (point,) where they are whitened."""
-
-    gram: Any  # (*point, pattern, column, column) arrays, NumPy's or JAX's
-    projection: Any  # (*point, output, column)
-    squares: Any  # (*point, output)
-
-    def moved(self, by: Float[np.ndarray, " output"], pattern: Int[np.ndarray, " output"]) -> "Sums":
-        """The sums of y + ``by``."""
-        one = self.gram[..., pattern, -1, :]
-        squares = self.squares + 2 * by * self.projection[..., -1] + by**2 * one[..., -1]
-        return self._replace(projection=self.projection + by[:, None] * one, squares=squares)
-
-
-class Whitened(NamedTuple):
-    """The same at every point of a private memory's grid, and where each point's filters are."""
-
-    sums: Sums
-    half_log_det: Any  # (point, pattern)
-    state: FilterState  # (point,) and (point, pattern)
-    columns: Any  # (point, pattern, column), the filtered means of the columns
-    y: Any  # (point, output)
+def moved(sums: Sums, by: Float[np.ndarray, " output"], pattern: Int[np.ndarray, " output"]) -> Sums:
+    """The sums of y + ``by``, from those of columns of which the last is 1."""
+    one = sums.gram[..., pattern, -1, :]
+    squares = sums.squares + 2 * by * sums.projection[..., -1] + by**2 * one[..., -1]
+    return sums._replace(projection=sums.projection + by[:, None] * one, squares=squares)
 
 
 def sum_rows(
@@ -237,27 +220,16 @@ class _Pass:
         self.private_memory, self.basis = model.private_memory, basis
         self.num_rows, self.last, self.left_over = 0, -np.inf, np.zeros(len(basis))
         self.shift = np.full(num_outputs, np.nan)
-        self.pattern, num_patterns = np.zeros(num_outputs, int), 1
-        self.white = Sums(np.zeros((num_patterns, size, size)), np.zeros((num_outputs, size)), np.zeros(num_outputs))
+        self.pattern = np.zeros(num_outputs, int)
+        self.white = no_sums(1, size, num_outputs)
         self.private: Any = None
-        self.rows_at_a_time = MOST_ROWS
-        devices = jax.local_devices()
-        self.mesh = Mesh(np.array(devices), "shared")
+        self.mesh = Mesh(np.array(jax.local_devices()), "shared")
         if model.private_memory is not None:
             # The points that the devices' number asks for besides are copies of the last one.
             points = len(model.private_memory.share)
-            fill = np.minimum(np.arange(-(-points // len(devices)) * len(devices)), points - 1)
+            fill = np.minimum(np.arange(-(-points // self.mesh.size) * self.mesh.size), points - 1)
             self.grid = PrivateMemory(*(np.asarray(values, float)[fill] for values in model.private_memory))
-            zeros = partial(np.zeros, dtype=float)
-            lanes = (len(fill), num_patterns)
-            self.private = Whitened(
-                Sums(*(zeros((len(fill), *part.shape)) for part in self.white)),
-                half_log_det=zeros(lanes),
-                state=FilterState(np.full(len(fill), -np.inf), zeros(lanes)),
-                columns=zeros((*lanes, size)),
-                y=zeros((len(fill), num_outputs)),
-            )
-            self.rows_at_a_time = max(256, min(MOST_ROWS, NUMBERS_AT_A_TIME // (len(fill) * (size + num_outputs))))
+            self.private = no_rows(len(fill), 1, size, num_outputs)
         self.stride, self.kept = 1, [np.zeros((0, num_outputs + 2))]
         self.tail = self.kept[0]
 
@@ -273,16 +245,14 @@ class _Pass:
         self._split(seen)
         y = np.where(seen, cells - np.nan_to_num(self.shift), 0.0)
         first = np.unique(self.pattern, return_index=True)[1]
-        for start in range(0, len(times), self.rows_at_a_time):
-            rows = slice(start, start + self.rows_at_a_time)
+        for start in range(0, len(times), MOST_ROWS):
+            rows = slice(start, start + MOST_ROWS)
             self._block(times[rows], y[rows], seen[rows][:, first])
         self.num_rows, self.last = self.num_rows + len(times), times[-1]
 
     def _block(self, times, y, seen) -> None:
-        devices = self.mesh.size
-        more = -(-rounded_up(len(times)) // devices) * devices - len(times)
-        times = np.append(times, np.full(more, times[-1]))
-        y, seen = (np.pad(part.astype(float), ((0, more), (0, 0))) for part in (y, seen))
+        step = np.lcm(ROWS_AT_A_TIME, self.mesh.size)
+        times, y, seen = padded(times, (y, seen), -(-rounded_up(len(times)) // step) * step)
         self.white, left_over = _add_white(self.mesh, self.basis, self.white, times, y, seen)
         self.left_over = np.maximum(self.left_over, left_over)
         if self.private is not None:
@@ -325,7 +295,7 @@ class _Pass:
         shift = shifts[np.isnan(shifts).argmin(0), np.arange(len(self.shift))]
         # Of each output's own pattern, since each process has split them by its own rows.
         own = np.arange(len(self.shift))
-        here = self.white.moved(np.nan_to_num(self.shift - shift), self.pattern)
+        here = moved(self.white, np.nan_to_num(self.shift - shift), self.pattern)
         here = here._replace(gram=here.gram[self.pattern])
         self.white = Sums(*(np.asarray(everywhere(part)).sum(0) for part in here))
         self.pattern, self.shift = own, shift
@@ -391,25 +361,10 @@ def _add_whitened(mesh, basis, grid: PrivateMemory, so_far: Whitened, pattern, t
     """The devices share the points."""
     points, columns = PartitionSpec("shared"), _columns(basis, times)[0]
 
-    def of_point(point: PrivateMemory, now: Whitened):
-        filter_ = kalman(point, times, seen, start=now.state)
-        lanes = jnp.broadcast_to(columns[:, None], (*seen.shape, columns.shape[1]))
-        mean_columns, white = jax.tree.map(lambda part: part[..., None], filter_).run(lanes, now.columns)
-        mean_y, white_y = jax.tree.map(lambda part: part[:, pattern], filter_).run(y, now.y)
-        found = Sums(
-            jnp.einsum("tpr,tps->prs", white, white),
-            jnp.einsum("tir,ti->ir", white[:, pattern], white_y),
-            (white_y**2).sum(0),
-        )
-        return Whitened(
-            jax.tree.map(jnp.add, now.sums, found),
-            now.half_log_det + filter_.half_log_det,
-            FilterState(times[-1], filter_.left[-1]),
-            mean_columns,
-            mean_y,
-        )
+    def of_points(grid, so_far):
+        return add_rows(grid, so_far, pattern, times, columns, y, seen)
 
-    return jax.shard_map(jax.vmap(of_point), mesh=mesh, in_specs=(points, points), out_specs=points)(grid, so_far)
+    return jax.shard_map(of_points, mesh=mesh, in_specs=(points, points), out_specs=points)(grid, so_far)
 
 
 def _summed(model: ALPS, done: _Pass, standardise: bool) -> SummedRows:
@@ -421,9 +376,9 @@ def _summed(model: ALPS, done: _Pass, standardise: bool) -> SummedRows:
     mean = white.projection[:, -1] / np.maximum(count, 1)
     loc, scale = np.zeros(len(mean)), np.ones(len(mean))
     if standardise:
-        sd = np.sqrt(np.maximum(white.moved(-mean, pattern).squares, 0) / np.maximum(count, 1))
+        sd = np.sqrt(np.maximum(moved(white, -mean, pattern).squares, 0) / np.maximum(count, 1))
         loc, scale = shift + mean, np.where(sd > 1e-12 * np.abs(shift + mean), sd, 1.0)
-    white = white.moved(shift - loc, pattern)
+    white = moved(white, shift - loc, pattern)
     array = partial(jnp.asarray, dtype=jnp.zeros(0).dtype)
 
     def scaled(sums: Sums) -> tuple:
@@ -453,7 +408,7 @@ def _summed(model: ALPS, done: _Pass, standardise: bool) -> SummedRows:
     if done.private_memory is not None:
         num_points = len(done.private_memory.share)
         sums, half_log_det = jax.tree.map(lambda part: part[:num_points], done.private[:2])
-        private = map(array, scaled(sums.moved(shift - loc, pattern)))
+        private = map(array, scaled(moved(sums, shift - loc, pattern)))
         stats = stats._replace(
             private=PrivateStatistics(
                 PrivateMemory(*(array(values[:num_points]) for values in done.grid)),
