@@ -175,23 +175,27 @@ def test_periods_and_lengthscales_are_told():
         ("rbf(12..36h)", "scale", 0.5, 1.5),
         ("rbf(24..1.2e2h)", "scale", 1, 5),
         ("2 * rbf(.5..4)", "kernel2.scale", 0.5, 4),
+        ("step(-36h .. 2.5d)", "at", -1.5, 2.5),
+        ("step(-4..-.5)", "at", -4, -0.5),
         ("rbf(3d) + 2 * (matern32(1d) * rational_quadratic(2d..1w))", "kernel2.kernel2.kernel2.scale", 2, 7),
     ],
 )
 def test_a_range_is_of_the_parameter_at_its_place(text, path, low, high):
     parsed = parse(text, unit="days")
     assert parsed.ranges == {path: (pytest.approx(low), pytest.approx(high))}
-    assert parameters(parsed.covariance)[path] == pytest.approx(np.sqrt(low * high))
+    middle = (low + high) / 2 if path == "at" else np.sqrt(low * high)
+    assert parameters(parsed.covariance)[path] == pytest.approx(middle)
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
         ("rbf(4d..1h)", "from a smaller to a larger lengthscale"),
-        ("rbf(0..1h)", "from a smaller to a larger lengthscale"),
+        ("rbf(0..1h)", "range of positive numbers"),
         ("rbf(1h..)", "expected a range as low..high"),
         ("rbf(-1h..4h)", "range of positive numbers"),
-        ("rbf(1h..-4h)", "expected a range as low..high"),
+        ("rbf(1h..-4h)", "from a smaller to a larger lengthscale"),
+        ("step(2..-4)", "from a smaller to a larger at"),
         ("rbf(1h..4)", "a unit at the end of the range"),
         ("rbf(1e-300d..1e400d)", "finite"),
         ("rbf(1h..2q)", "unknown unit 'q'"),

@@ -22,7 +22,7 @@ from alps_ppl.tables.durations import NUMBER, duration, unit_name
 
 DURATION = re.compile(rf"(?<![\w.]){NUMBER}\s?[A-Za-z]+", re.ASCII)
 # A range of durations or numbers, low..high; a number is then without a dot at its end.
-END = r"(?:\d+\.\d+|\d+|\.\d+)(?:[eE][+-]?\d+)?\s?[A-Za-z]*"
+END = r"-?(?:\d+\.\d+|\d+|\.\d+)(?:[eE][+-]?\d+)?\s?[A-Za-z]*"
 RANGE = re.compile(rf"(?<![\w.])({END})\s*\.\.\s*({END})", re.ASCII)
 LONGEST = 2_000
 
@@ -170,8 +170,6 @@ class _Reader:
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         text = self.segment(node.operand if negative else node)
         if found := RANGE.fullmatch(text):
-            if negative:
-                raise self.error(f"expected a range of positive numbers as {function}'s {parameter}", node)
             return self.range(found, function, parameter, node)
         is_duration, is_time = bool(DURATION.fullmatch(text)), parameter not in PURE_NUMBERS
         if not (re.fullmatch(NUMBER, text) or (is_duration and is_time)):
@@ -193,10 +191,12 @@ class _Reader:
         if units[1] and not units[0]:  # 0.5..1.5d
             ends[0] += units[1]
         try:
-            low, high = (duration(end, self.unit) for end in ends)
+            low, high = ((-1 if end[0] == "-" else 1) * duration(end.lstrip("-"), self.unit) for end in ends)
         except ValueError as error:
             raise self.error(str(error), node) from None
-        if not (low > 0 or parameter == "at") or not low < high < math.inf:
+        if low <= 0 and parameter != "at":
+            raise self.error(f"expected a range of positive numbers as {function}'s {parameter}", node)
+        if not low < high < math.inf:
             raise self.error(f"expected a range from a smaller to a larger {parameter}, got {found[0]!r}", node)
         return low, high
 
