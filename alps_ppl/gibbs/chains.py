@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 from tqdm.auto import tqdm
 
@@ -16,6 +17,9 @@ from alps_ppl.gibbs.kernel import ALPSGibbs
 from alps_ppl.gibbs.posterior import GibbsFit, fit_of_draws
 from alps_ppl.gibbs.sweep import ALPSGibbsState, sweep_chains
 from alps_ppl.model.alps import ALPS
+
+# The chains' axis of a state, and of draws, among devices.
+BY_CHAIN, BY_DRAW = PartitionSpec("chain"), PartitionSpec(None, "chain")
 
 
 def fit_gibbs(
@@ -39,7 +43,8 @@ def fit_gibbs(
     """Sample the exact posterior of GP-ALPS by Gibbs sampling (paper, App. C).
 
     The draws are those of ``MCMC(ALPSGibbs(model), ..., chain_method="vectorized").run(rng_key, inputs, y)``, to
-    round-off. A second fit of the same shapes compiles nothing.
+    round-off. A second fit of the same shapes compiles nothing. Chains are shared by as many of JAX's local devices as
+    divide their number: after ``numpyro.set_host_device_count(2)`` two of a processor's cores run two chains each.
 
     Parameters
     ----------
@@ -80,11 +85,15 @@ def fit_gibbs(
         begin, (state, kept) = checkpoint.resume((state, draws))
         draws = {name: draws[name].at[: len(value)].set(value) for name, value in kept.items()}
     chunk = max(1, total // 100)
+    if (devices := _mesh(num_chains)) is not None:
+        # Where a chunk leaves them: other places would compile its program anew.
+        state = jax.device_put(state, NamedSharding(devices, BY_CHAIN))
+        draws = jax.device_put(draws, NamedSharding(devices, BY_DRAW))
     with tqdm(total=total, initial=begin, desc="Gibbs", disable=not progress_bar, unit="sweep") as bar:
         for begin_chunk in range(begin, total, chunk):
             end = min(begin_chunk + chunk, total)
             state, draws = jax.block_until_ready(
-                _sweeps(kernel.plan, model, kernel.stats, state, draws, begin_chunk, end, first, thinning)
+                _sweeps(kernel.plan, devices, model, kernel.stats, state, draws, begin_chunk, end, first, thinning)
             )
             bar.update(end - begin_chunk)
             bar.set_postfix_str("warmup" if end <= num_warmup else _on(state), refresh=False)
@@ -113,10 +122,27 @@ def check_lengths(num_warmup: Any, num_samples: Any, num_chains: Any, thinning: 
         raise ValueError(f"thinning: expected at most num_samples, {num_samples}, got {thinning}")
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=4)
-def _sweeps(plan, model, stats, state: ALPSGibbsState, draws, begin, end, first, thinning):
-    """Sweeps ``begin`` to ``end`` of all chains, and the draws with those that are kept."""
+def _mesh(num_chains: int) -> Mesh | None:
+    """The devices that share the chains, None for one."""
+    devices = jax.local_devices()
+    number = max(k for k in range(1, min(num_chains, len(devices)) + 1) if num_chains % k == 0)
+    return Mesh(np.array(devices[:number]), "chain") if number > 1 else None
 
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=5)
+def _sweeps(plan, devices: Mesh | None, model, stats, state: ALPSGibbsState, draws, begin, end, first, thinning):
+    """Sweeps ``begin`` to ``end`` of all chains, and the draws with those that are kept."""
+    some = partial(_some_sweeps, plan)
+    arguments = (model, stats, state, draws, begin, end, first, thinning)
+    if devices is None:
+        return some(*arguments)
+    whole = PartitionSpec()
+    specs = (whole, whole, BY_CHAIN, BY_DRAW, *[whole] * 4)
+    # A sweep's own loops start from constants, which the check takes for another type than what each device has later.
+    return jax.shard_map(some, mesh=devices, in_specs=specs, out_specs=(BY_CHAIN, BY_DRAW), check_vma=False)(*arguments)
+
+
+def _some_sweeps(plan, model, stats, state: ALPSGibbsState, draws, begin, end, first, thinning):
     def step(n, carry):
         state, draws = carry
         state = sweep_chains(plan, model, stats, state)
