@@ -7,7 +7,7 @@ import click
 
 GROUPS = {
     "import": "importing",
-    **{name: name for name in ("svi", "gibbs", "vb", "many", "schur", "weather", "large", "cold")},
+    **{name: name for name in ("svi", "likelihood", "gibbs", "vb", "many", "schur", "weather", "large", "cold")},
 }
 
 
@@ -19,7 +19,8 @@ GROUPS = {
     help="Also, in the gibbs group, the paper's sampler densely, NumPyro's own kernels and a horseshoe: minutes.",
 )
 def main(groups: tuple[str, ...], slow: bool):
-    """Time alps_ppl. GROUP is any of import, svi, gibbs, vb, many, schur, weather, large and cold; all if left out.
+    """Time alps_ppl. GROUP is any of import, svi, likelihood, gibbs, vb, many, schur, weather, large and cold; all if
+    left out.
 
     Tables go to stdout, what is being measured goes to stderr. Run nothing else meanwhile: a second busy
     process slows Cholesky factors several times over unless OPENBLAS_NUM_THREADS=1.
