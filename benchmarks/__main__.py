@@ -7,7 +7,9 @@ import click
 
 GROUPS = {
     "import": "importing",
-    **{name: name for name in ("svi", "gibbs", "vb", "many", "schur", "weather", "large", "rows", "cold")},
+    **{
+        name: name for name in ("svi", "likelihood", "gibbs", "vb", "many", "schur", "weather", "large", "rows", "cold")
+    },
 }
 
 
@@ -19,7 +21,7 @@ GROUPS = {
     help="Also, in the gibbs group, the paper's sampler densely, NumPyro's own kernels and a horseshoe: minutes.",
 )
 def main(groups: tuple[str, ...], slow: bool):
-    """Time alps_ppl. GROUP is any of import, svi, gibbs, vb, many, schur, weather, large, rows and cold;
+    """Time alps_ppl. GROUP is any of import, svi, likelihood, gibbs, vb, many, schur, weather, large, rows and cold;
     all if left out.
 
     Tables go to stdout, what is being measured goes to stderr. Run nothing else meanwhile: a second busy

@@ -226,3 +226,26 @@ def vb_bound(basis, owner, gate_of, q, prior, own, y, noise):
         for i in range(num_outputs):
             total -= prob * gaussian_kl(*q["h"][g][i], np.diag(prior["s"][i, members[g]]))
     return total
+
+
+def expected_log_likelihood(x_mean, x_variance, H_mean, H_variance, b, log_noise, y):
+    """E[log p(y | x, H, b, sigma^2)] cell by cell: Gauss-Hermite quadrature over x, H and log sigma^2, all normal.
+
+    x (latent, time), H (output, latent), b (latent,); ``log_noise`` has the mean and the sd of log sigma^2, (output,)
+    each. Three nodes are exact for the square, of degree two in each variable.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(3)
+    noise_nodes, noise_weights = np.polynomial.hermite_e.hermegauss(40)
+    weights, noise_weights = weights / weights.sum(), noise_weights / noise_weights.sum()
+    total = 0.0
+    for t, i in zip(*np.nonzero(~np.isnan(y)), strict=True):
+        # Of every combination of nodes for this cell's x_1 .. x_m and H_i1 .. H_im, f and its weight.
+        f, weight = np.zeros(1), np.ones(1)
+        for j in range(len(b)):
+            x = x_mean[j, t] + np.sqrt(x_variance[j, t]) * nodes
+            h = H_mean[i, j] + np.sqrt(H_variance[i, j]) * nodes
+            f = np.add.outer(f, b[j] * np.outer(x, h)).ravel()
+            weight = np.multiply.outer(weight, np.outer(weights, weights)).ravel()
+        sd = np.exp(0.5 * (log_noise[0][i] + log_noise[1][i] * noise_nodes))
+        total += weight @ stats.norm.logpdf(y[t, i], f[:, None], sd) @ noise_weights
+    return total

@@ -390,6 +390,7 @@ def test_decoys_and_auto_say_what_was_chosen(csv):
         ([*LATENTS, "--engine", "nuts"], "--engine: expected one or more of svi, vb and gibbs"),
         ([*LATENTS, "--set", "SVI.steps=3"], "SVI: unknown setting(s) steps"),
         ([*PAPER, "--set", "SVI.batch_size=49"], "batch_size: expected at most the 48 times"),
+        ([*LATENTS, "--engine", "svi", "--set", "SVI.likelihood=analytic"], "likelihood: with private_memory"),
         ([*LATENTS, "--set", "GIBBS.num_chains=0"], "num_chains: expected a positive whole number"),
         ([*LATENTS, "--set", "GIBBS.moves=fast"], "moves: expected"),
         ([*PAPER, "--learn", "daily.scale=20h..28h", "--set", "GIBBS.thinning=9_999"], "thinning: expected at most"),

@@ -74,8 +74,9 @@ class Problem:
                 raise ValueError(f"{which}: unknown setting(s) {', '.join(unknown)}; known are {', '.join(known)}")
         self.model.check(self.data.inputs, np.where(self.data.train, self.data.standardised, np.nan))
         if "svi" in engines:
-            check_svi_model(self.model)
-            check_svi(len(self.data.train_inputs), **SVI_DEFAULTS | self.svi)
+            settings = SVI_DEFAULTS | self.svi
+            check_svi_model(self.model, settings["likelihood"])
+            check_svi(len(self.data.train_inputs), **settings)
         if "vb" in engines:
             check_vb(_as_if_learnt(self.model) if "svi" in engines else self.model, **self.vb)
         if "gibbs" in engines:

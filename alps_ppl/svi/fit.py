@@ -18,6 +18,7 @@ from alps_ppl.model.alps import ALPS
 from alps_ppl.model.covariances import parameters
 from alps_ppl.model.scales import kind_of
 from alps_ppl.svi.inducing import initial_inducing_inputs, unresolved
+from alps_ppl.svi.likelihood import LIKELIHOODS
 from alps_ppl.svi.optimisation import Optimizer, compiled, optimise
 from alps_ppl.svi.posterior import SVIFit, discrete_elbo
 from alps_ppl.svi.temperature import annealed_temperature
@@ -46,6 +47,7 @@ def fit_svi(
     num_restarts: int = 1,
     temperature: Callable | float = annealed_temperature,
     optimizer: Optimizer | None = None,
+    likelihood: str = "sampled",
     progress_bar: bool = True,
     checkpoints: Checkpoints | None = None,
 ) -> SVIFit:
@@ -76,6 +78,10 @@ def fit_svi(
         over a period.
     temperature
         Of the guide's concrete gates: a function of (step, num_steps), a number, or one per step.
+    likelihood
+        How a step takes the expected log likelihood, App. B.2: "sampled", the paper's mean over draws of x, H, b and
+        the noise; or "analytic", exact but for the gates, which are still drawn. Both have the same mean. A private
+        memory and Student's noise have no closed form.
     progress_bar
         Whether to show one.
     checkpoints
@@ -90,7 +96,7 @@ def fit_svi(
         restart that fails is left out with a warning.
     """
     checks.instance("model", model, ALPS, "an alps_ppl.ALPS")
-    check_model(model)
+    check_model(model, likelihood)
     model = model.with_bounds()
     inputs, y = model.check_data(inputs, y)
     optimizer, temperatures = check_settings(
@@ -103,13 +109,14 @@ def fit_svi(
         num_restarts=num_restarts,
         temperature=temperature,
         optimizer=optimizer,
+        likelihood=likelihood,
     )
     checks.prng_key(rng_key)
     if model.private_memory is not None and batch_size is not None:
         raise ValueError("batch_size: with a private memory times aren't independent; leave it out, which takes all")
     for warning in unresolved(model, inputs, num_inducing):
         checks.warn_caller(warning)
-    program = compiled(jax.tree.structure(model), optimizer, num_particles, batch_size)
+    program = compiled(jax.tree.structure(model), optimizer, num_particles, batch_size, likelihood)
     arguments = (model, initial_inducing_inputs(inputs, num_inducing), inputs, y)
     temperatures_of_steps = jnp.asarray(temperatures, inputs.dtype)
     keys = jax.vmap(jax.random.split)(jax.random.split(rng_key, num_restarts))
@@ -144,9 +151,15 @@ def fit_svi(
     return replace(max(fits, key=lambda fit: fit.elbo), restart_elbos=elbos)
 
 
-def check_model(model: ALPS) -> None:
-    """A ValueError for a model that SVI doesn't fit."""
+def check_model(model: ALPS, likelihood: str = "sampled") -> None:
+    """A ValueError for a model that SVI doesn't fit, or not with this ``likelihood``."""
     model.check_sum_out()
+    for argument, is_given in (("private_memory", model.private_memory), ("noise_df", model.noise_df)):
+        if likelihood == "analytic" and is_given is not None:
+            raise ValueError(
+                f"likelihood: with {argument} the expected log likelihood has no closed form: it is the log of a sum "
+                "over a grid; take likelihood='sampled', the default"
+            )
     for name, unknown in model.unknown_scales.items():
         if kind_of(model.covariances[model.copy_of.index(name)], unknown.path) == "time":
             raise ValueError(
@@ -180,6 +193,7 @@ def check_settings(
     num_restarts,
     temperature,
     optimizer,
+    likelihood,
 ) -> tuple[Optimizer | float, Float[np.ndarray, " step"]]:
     """The optimiser (or Adam's rate) and the temperatures of ``fit_svi``'s arguments; an error for what can't be."""
     counts = {"num_inducing": num_inducing, "num_steps": num_steps, "num_particles": num_particles}
@@ -188,6 +202,8 @@ def check_settings(
         checks.whole_number(name, value)
     if batch_size is not None and batch_size > num_times:
         raise ValueError(f"batch_size: expected at most the {num_times} times there are, got {batch_size}")
+    if likelihood not in LIKELIHOODS:
+        raise ValueError(f"likelihood: expected one of {', '.join(LIKELIHOODS)}, got {checks.short(likelihood)}")
     return _optimizer(optimizer, learning_rate), _temperatures(temperature, num_steps)
 
 

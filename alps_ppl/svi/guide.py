@@ -24,7 +24,8 @@ class StructuredMeanField:
 
     NumPyro's ``TraceMeanField_ELBO`` of this guide is the paper's ELBO:
 
-    - B.2, the expected log-likelihood: a Monte Carlo mean over draws of x(t), H and b;
+    - B.2, the expected log-likelihood: a Monte Carlo mean over draws of x(t), H and b (in closed form given b:
+      ``alps_ppl.svi.likelihood``);
     - B.3, the KL of b: a Monte Carlo mean over the same draws, as two concrete distributions have no closed form;
     - B.4, the KL of X^z: the closed form in ``alps_ppl.model.processes``;
     - B.5, the KL of H: NumPyro's closed form for two normals.

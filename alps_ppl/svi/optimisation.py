@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 from alps_ppl.checkpoints import Checkpoint
 from alps_ppl.model.alps import ALPS
 from alps_ppl.svi.guide import StructuredMeanField
+from alps_ppl.svi.likelihood import analytic_likelihood
 
 # For the first of so many parts of the steps private memories are held at white noise.
 WHITE_PART = 5
@@ -82,7 +83,13 @@ class Compiled(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def compiled(structure: Any, optimizer: Optimizer | float, num_particles: int, batch_size: int | None) -> Compiled:
+def compiled(
+    structure: Any,
+    optimizer: Optimizer | float,
+    num_particles: int,
+    batch_size: int | None,
+    likelihood: str = "sampled",
+) -> Compiled:
     """App. B.6: the programs that maximise the ELBO.
 
     Parameters
@@ -96,10 +103,13 @@ def compiled(structure: Any, optimizer: Optimizer | float, num_particles: int, b
     batch_size
         Times per step, None for all. The ELBO is a sum over times, so that a batch's, its log-likelihood scaled up to
         all times, is unbiased.
+    likelihood
+        "sampled", the paper's, or "analytic".
     """
     optim = optax.adam(optimizer) if isinstance(optimizer, float) else optimizer
     loss = TraceMeanField_ELBO(num_particles=num_particles)
-    svi = SVI(in_logit_space(_program), in_logit_space(_family), optim, loss)
+    pair = analytic_likelihood(_program, _family) if likelihood == "analytic" else (_program, _family)
+    svi = SVI(*map(in_logit_space, pair), optim, loss)
 
     @jax.jit
     def init(key, start, temperature, *arguments):
