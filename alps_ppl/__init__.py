@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from alps_ppl.app.backtest import backtest
     from alps_ppl.app.many import fit_many
     from alps_ppl.results import plots
+    from alps_ppl.results.cell_trees import cell_tree
     from alps_ppl.results.cycles import cycles
     from alps_ppl.results.engines import align_signs, compare_engines
     from alps_ppl.results.files import load, load_conversion, save
     from alps_ppl.results.inclusion import gate_diagnostics, gate_vectors, inclusion_table, num_active
     from alps_ppl.results.outliers import outliers
     from alps_ppl.results.prediction import log_predictive_density, predict
+    from alps_ppl.results.refits import ArvizWrapper
     from alps_ppl.results.scales import interchangeable, scales
     from alps_ppl.results.selection import inclusion_sensitivity, prune
     from alps_ppl.results.shares import variance_shares
@@ -50,12 +52,14 @@ _LAZY = {
     "app.backtest": "backtest",
     "app.many": "fit_many",
     "results": "plots",
+    "results.cell_trees": "cell_tree",
     "results.cycles": "cycles",
     "results.engines": "align_signs compare_engines",
     "results.files": "load load_conversion save",
     "results.inclusion": "gate_diagnostics gate_vectors inclusion_table num_active",
     "results.outliers": "outliers",
     "results.prediction": "log_predictive_density predict",
+    "results.refits": "ArvizWrapper",
     "results.scales": "interchangeable scales",
     "results.selection": "inclusion_sensitivity prune",
     "results.shares": "variance_shares",
@@ -70,15 +74,14 @@ _MODULE = {name: module for module, names in _LAZY.items() for name in names.spl
 
 # fmt: off
 __all__ = [
-    "ALPS", "ALPSGibbs", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "ParquetRows", "PrivateMemory",
-    "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "SummedRows", "VBFit", "align_signs",
-    "annealed_temperature", "backtest", "compare_engines", "covariance", "cycles", "discrete_elbo", "fit_gibbs",
-    "fit_many", "fit_svi", "fit_vb",
-    "from_mcmc", "gate_diagnostics", "gate_vectors", "inclusion_sensitivity", "inclusion_table", "init_from_svi",
-    "init_from_vb", "integrated_walk", "interchangeable", "linear", "linear_periodic", "load", "load_conversion",
-    "log_predictive_density", "num_active", "on_column", "outliers", "plots", "predict", "private_memory", "prune",
-    "random_walk", "read_table", "relaxed_program", "save", "scales", "split_table", "step", "sum_rows",
-    "to_datatree", "variance_shares", "white",
+    "ALPS", "ALPSGibbs", "ArvizWrapper", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "ParquetRows",
+    "PrivateMemory", "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "SummedRows", "VBFit", "align_signs",
+    "annealed_temperature", "backtest", "cell_tree", "compare_engines", "covariance", "cycles", "discrete_elbo",
+    "fit_gibbs", "fit_many", "fit_svi", "fit_vb", "from_mcmc", "gate_diagnostics", "gate_vectors",
+    "inclusion_sensitivity", "inclusion_table", "init_from_svi", "init_from_vb", "integrated_walk", "interchangeable",
+    "linear", "linear_periodic", "load", "load_conversion", "log_predictive_density", "num_active", "on_column",
+    "outliers", "plots", "predict", "private_memory", "prune", "random_walk", "read_table", "relaxed_program", "save",
+    "scales", "split_table", "step", "sum_rows", "to_datatree", "variance_shares", "white",
 ]
 # fmt: on
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
+from arviz_base import from_dict
 from arviz_stats.ecdf_utils import ecdf_pit
 from jax import random
 from mistakes import MISTAKES, possible
@@ -97,6 +98,23 @@ def uniformity(pit):
     below = (pit[:, None] <= points).sum(0)
     tails = np.minimum(binom.cdf(below, len(pit), points), binom.sf(below - 1, len(pit), points))
     return min(1.0, 2 * len(points) * tails.min())
+
+
+def tree_of(result: Calibration):
+    """For ArviZ: ``prior_sbc`` has the ranks of the continuous quantities, and y are the gates.
+
+    posterior_predictive has the gates' probabilities in the place of draws, and constant_data, too, as ``prob``. A
+    gate's own rank would be among ties, which ranks don't break.
+    """
+    ranks = {name: pit[None] for name, pit in result.pit.items()}
+    gates, prob = result.gates.ravel().astype(int), result.gate_prob.ravel()
+    groups = {
+        "prior_sbc": ranks,
+        "posterior_predictive": {"gate": prob[None, None]},
+        "observed_data": {"gate": gates},
+        "constant_data": {"prob": prob},
+    }
+    return from_dict(groups, dims={"gate": ["replication"], "prob": ["replication"]})
 
 
 def gate_bins(result: Calibration, num_bins):

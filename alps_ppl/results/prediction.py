@@ -116,6 +116,12 @@ def log_density(draws: PredictiveDraws, new_y: Any) -> Float[np.ndarray, "time o
     return np.asarray(_log_density(draws.latents, jnp.asarray(cells)))
 
 
+def log_densities(draws: PredictiveDraws, new_y: Any) -> Float[np.ndarray, "draw time output"]:
+    """Each cell's log density given each draw, of which ``log_density`` is the log of the mean."""
+    cells = checks.by_time("new_y", new_y, draws.new_inputs, len(draws.outputs))
+    return np.swapaxes(np.asarray(_log_densities(draws.latents, jnp.asarray(cells))), 0, 1)
+
+
 def cdf(draws: PredictiveDraws, new_y: Any) -> Float[np.ndarray, "time output"]:
     """P(y_i(t) <= each cell of ``new_y`` | Y): its probability integral transform, uniform where all is right."""
     cells = checks.by_time("new_y", new_y, draws.new_inputs, len(draws.outputs))
@@ -137,6 +143,11 @@ def _log_density(draws: LatentDraws, new_y: Float[Array, "new output"]):
         return logsumexp(norm.logpdf(cell, loc, jnp.sqrt(variance)), axis=0) - jnp.log(len(loc))
 
     return _over_times(density, draws, new_y)
+
+
+@jax.jit
+def _log_densities(draws: LatentDraws, new_y: Float[Array, "new output"]):
+    return _over_times(lambda loc, variance, cell: norm.logpdf(cell, loc, jnp.sqrt(variance)), draws, new_y)
 
 
 @jax.jit

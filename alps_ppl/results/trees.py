@@ -53,9 +53,9 @@ def to_datatree(fit: Fit, *, num_draws: int | None = None) -> xr.DataTree:
     draws; its x are drawn from the marginals, so a draw isn't a path. With a private memory the posterior has
     ``own_memory``, r_i(t), and each output's memory_share and memory_lengthscale, and a cell's log likelihood is given
     the earlier ones of its output. With Student's noise it has ``noise_factor``, the points of the cells' factors. With
-    missing cells log_likelihood runs over ``cell``, the observed ones only. The
-    tree's ``engine`` attribute is "svi" or "gibbs". ``num_draws``: at most so many of each chain, evenly spread; None:
-    all. Paths, y and the log likelihood have a number per draw and time: of long series take few draws.
+    missing cells log_likelihood runs over ``cell``, the observed ones only; ``cell_tree`` has all of y so. The tree's
+    ``engine`` attribute is the engine's name. ``num_draws``: at most so many of each chain, evenly spread; None: all.
+    Paths, y and the log likelihood have a number per draw and time: of long series take few draws.
 
     Raises a TypeError for what isn't a fit, and a ValueError for draws that aren't finite.
     """
@@ -121,6 +121,8 @@ def as_tree(given: Any, name: str = "tree", *, needs: str = "b", groups: Sequenc
     lacking = sorted(set(groups) - set(given.children))
     if lacking:
         raise ValueError(f"{name}: expected to_datatree's result, got a tree without {', '.join(lacking)}")
+    if "observed_data" in groups and "cell" in given["observed_data"].dims:
+        raise ValueError(f"{name}: expected to_datatree's result, got cell_tree's, whose y has no (time, output)")
     if needs not in given["posterior"]:
         found = sorted(map(str, given["posterior"].data_vars))
         raise ValueError(f"{name}: expected draws of {needs}, got {found}; to_datatree(fit) has them")
