@@ -1,10 +1,5 @@
 """Long tables: the sums of one pass are those of the whole table, however its rows come and whoever adds them."""
 
-import os
-import socket
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -191,61 +186,6 @@ def test_rough_latents_and_other_models_are_refused(monkeypatch):
             fit(model(t), rows, rng_key=key)
         with pytest.raises(ValueError, match="leave y out"):
             fit(model(), rows, y, rng_key=key)
-
-
-PROCESS = """
-import sys
-import jax, numpy as np, numpyro
-numpyro.enable_x64()
-port, index, count, out = sys.argv[1:]
-if int(count) > 1:
-    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=int(count), process_id=int(index))
-from tests import test_streaming as here
-import alps_ppl as alps
-t, y = here.table()
-parts = list(here.chunks(t, y, 100))[int(index)::int(count)]
-found = [alps.sum_rows(here.model(), parts, span=(t[0], t[-1]), progress_bar=False)]
-if int(count) == 1:
-    found.append(alps.sum_rows(here.model(t), parts, span=(t[0], t[-1]), progress_bar=False))
-stats = [part for rows in found for part in (rows.stats.gram[rows.stats.pattern], rows.stats.projection,
-    rows.stats.sum_squares, rows.stats.num_observed, rows.loc, rows.scale)]
-if int(count) == 1:
-    private = found[1].stats.private
-    stats += [private.gram[:, found[1].stats.pattern], *private[2:]]
-np.savez(out, *map(np.asarray, stats), rows=[rows.num_rows for rows in found], kept=np.sort(found[0].inputs))
-"""
-
-
-@pytest.mark.slow
-def test_devices_and_processes_add_to_the_same_sums(tmp_path):
-    """One process and device; four devices; two processes of two devices each, over loopback."""
-
-    def run(devices, count=1):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        files = [tmp_path / f"{devices}_{index}_of_{count}.npz" for index in range(count)]
-        flags = f"--xla_force_host_platform_device_count={devices}"
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", PROCESS, port, str(index), str(count), str(file)],
-                env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for index, file in enumerate(files)
-        ]
-        for process in processes:
-            _, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors[-2000:]
-        return [np.load(file) for file in files]
-
-    (one,), (four,), two = run(1), run(4), run(2, 2)
-    for other in (four, *two):
-        np.testing.assert_array_equal(other["rows"], one["rows"][: len(other["rows"])])
-        np.testing.assert_array_equal(other["kept"], one["kept"])
-        for name in set(other.files) - {"rows", "kept"}:
-            np.testing.assert_allclose(other[name], one[name], rtol=1e-12, atol=1e-12 * np.abs(one[name]).max())
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from alps_ppl.app.cores import share_cores
 from alps_ppl.app.errors import BadInput
 from alps_ppl.app.fitting import ENGINES, backtest, fit, fit_many, run
 
@@ -102,6 +103,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a file's name may be of bytes that aren't text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    share_cores()
     try:
         cli.main(prog_name="alps-ppl", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:  # alps-ppl alone, or a command of it
