@@ -4,5 +4,6 @@
   ridge regressions; ``own_data``: five tables that the paper doesn't have; ``baselines``: other people's forecasts.
 - ``store``: the measured rows, in ``docs/claims/*.json``.
 - ``claims`` and ``own_data`` write ``docs/claims.md`` and ``docs/own_data.md`` from the rows and ``*.md.j2``.
+- ``page_pictures``: photographs of a run's page, for the docs.
 - ``compare``: the numbers of two results folders beside each other.
 """

@@ -225,17 +225,17 @@ print(f"T = 7 in output 4: the truth is {truth[hidden, 0]:.2f} training sds")
 # near what it was: the other outputs say what the wave looks like, and little is left to learn about output 4. Small
 # parts come out a little large, since a root mean square can't be negative and picks up noise.
 #
-# ## The latents
+# ## What the latents add
 #
-# All latents that either engine has on with more than one half, with 90 % bands while the gate is open.
+# Of every latent that either engine has on with more than one half: what it adds to the output that it moves most, with
+# 90 % bands while the gate is open. Duplicates can change places, and so are summed.
 
 # %%
 axes = plots.plot_latents(trees)
 
 # %% [markdown]
-# Duplicates carry the same wave. The bands are wide at the crests and narrow at the zero crossings: what is uncertain
-# is the amplitude, which trades against $H$. SVI's bands are too narrow to be seen. Its guide holds $x$ and $H$ apart
-# and so can't know that their common scale is free.
+# The product $H_{ij} b_j x_j(t)$ is what the data tell. The scale of $x_j$ alone is free: it trades against $H$. SVI's
+# guide holds $x$ and $H$ apart and so can't know that.
 #
 # ## Reconstruction and forecast
 #

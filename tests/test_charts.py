@@ -8,6 +8,7 @@ import pytest
 
 from alps_ppl.app.report import charts, figures
 from alps_ppl.app.report.charts import Axis, Span
+from alps_ppl.results.gaps import with_gaps
 
 
 def test_axis():
@@ -73,9 +74,9 @@ def test_spans():
     observed = np.ones(11, bool)
     observed[[1, 6, 7]] = False
     assert charts.spans(x, split, observed) == [
-        Span(25.0, 20.0, "gap", "held-out"),
-        Span(55.0, 20.0, "not observed", "missing"),
-        Span(85.0, 15.0, "forecast", "held-out"),
+        Span(25.0, 20.0, "gap", "held-out", 0, 35.0),
+        Span(55.0, 20.0, "not observed", "missing", 0, 65.0),
+        Span(85.0, 15.0, "test", "held-out", 0, 92.5),
     ]
     # What isn't observed at the end is a forecast too; another split's end keeps its name.
     assert charts.spans(x, ["train"] * 11, x < 0.75)[-1].label == "forecast"
@@ -88,7 +89,47 @@ def test_many_spans_have_no_room_for_labels():
     x = np.linspace(0, 1, 101)
     split = np.where((np.arange(101) % 20 == 5) | (np.arange(101) > 70), "test", "train")
     found = charts.spans(x, split.tolist(), np.ones(101, bool))
-    assert [span.labelled for span in found] == [False] * 4 + [True]
+    assert [span.row for span in found] == [None] * 4 + [0]
+
+
+@pytest.mark.parametrize("ahead", [2, 10, 40])
+def test_a_test_and_a_forecast_have_labels_beside_each_other(ahead):
+    """However short they are: labels of one row don't meet, by the widths that they have on a phone."""
+    split = ["train"] * 400 + ["test"] * ahead + ["forecast"] * ahead
+    found = charts.spans(np.linspace(0, 1, len(split)), split, np.array([name == "train" for name in split]))
+    test, forecast = found
+    assert (test.label, test.kind, forecast.label, forecast.kind) == ("test", "held-out", "forecast", "ahead")
+    assert forecast.left == pytest.approx(test.left + test.width, abs=0.02)
+    assert test.row != forecast.row
+    assert test.anchor == "centre" or test.at == pytest.approx(forecast.left, abs=0.02)
+    assert None not in (test.row, forecast.row)
+
+
+def test_a_line_ends_at_an_outage():
+    """Two days without a row in a table of hours are a gap; a night without three rows isn't."""
+    hours = np.r_[0:50, 53:100, 148:200].astype(float)
+    layers = {"band": (hours - 1, hours + 1), "mean": hours, "dots": hours}
+    chart = charts.draw(Axis(hours), hours, layers, [], "t", "text")
+    assert [layer.path.count("M") for layer in chart.layers] == [2, 2, len(hours)]
+    whole = charts.draw(Axis(hours), hours, {"mean": hours}, [], "t", "text", over_time=False)
+    assert whole.layers[0].path.count("M") == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "gaps"),
+    [
+        (np.arange(30.0), []),
+        (np.r_[0:5, 7:12, 14:19].astype(float), []),  # weekdays
+        (np.r_[0:20, 40:60].astype(float), [29.5]),
+        (np.r_[np.zeros(3), 1.0, 2.0], []),  # times that occur more than once
+        (np.zeros(1), []),
+        (np.arange("2025-01", "2026-01", dtype="datetime64[M]").astype("datetime64[ns]"), []),
+    ],
+)
+def test_gaps(times, gaps):
+    found, values = with_gaps(times, np.ones(len(times)))
+    assert found[np.isnan(values)].tolist() == gaps
+    np.testing.assert_array_equal(found[~np.isnan(values)], times)
 
 
 def test_lines_of_many_points_are_thinned():

@@ -6,10 +6,11 @@ import click
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 from tinygp import kernels
 
 import alps_ppl as alps
-from experiments import claims, own_data, store, synthetic
+from experiments import claims, own_data, page_pictures, store, synthetic
 from models import noisy_mixture
 
 
@@ -113,3 +114,16 @@ def test_a_noisy_mixture_seed(monkeypatch):
         assert row["rmse"][engine] < 1.1 * row["rmse"]["told the latents"]
     assert row["max_rhat"] < 1.1
     assert claims.of_noisy_mixture([row | {"seed": 3, "noise_sd": 0.5, "independent": True}], 0.5, True)
+
+
+def test_pictures_of_the_page():
+    """The table has an outage of two days; a long picture is cut into columns, each row of it once; files are small."""
+    table = page_pictures.sensors()
+    assert table.isna().all(axis=1).sum() == 48
+    pixels = np.arange(7 * 2 * 3, dtype=np.uint8).reshape(7, 2, 3)
+    beside = np.asarray(page_pictures.columns(Image.fromarray(pixels), 3, space=1))
+    assert beside.shape == (3, 8, 3)
+    np.testing.assert_array_equal(np.concatenate([beside[:, k : k + 2] for k in (0, 3, 6)])[:7], pixels)
+    pictures = sorted(page_pictures.DOCS.glob("report*.png"))
+    assert len(pictures) == 4
+    assert max(path.stat().st_size for path in pictures) < 300_000

@@ -5,8 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from matplotlib.dates import AutoDateLocator, date2num
 
 from alps_ppl.results import plots
+from alps_ppl.results.contributions import strengths
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +44,12 @@ def test_reconstruction(p):
     legend = [text.get_text() for text in axes[0].figure.legends[0].get_texts()]
     assert {"SVI, mean", "Gibbs, 90% interval", "observed", "observed, held out", "hold-out"} <= set(legend)
     for i, ax in enumerate(axes):
-        (span,) = [c for c in ax.collections if c.get_label() == "hold-out"]
-        x = span.get_paths()[0].vertices[:, 0]
-        assert (x.min(), x.max()) == (0.5, 1.5)  # time 1 was held out, its neighbours are 0 and 2
-        edges = [line.get_ydata() for line in ax.lines if line.get_linestyle() == "--"]
+        (span,) = [patch for patch in ax.patches if patch.get_label() == "hold-out"]
+        assert (span.get_x(), span.get_x() + span.get_width()) == (
+            0.5,
+            1.5,
+        )  # time 1 was held out, its neighbours are 0 and 2
+        edges = [line.get_ydata() for line in ax.lines if line.get_linestyle() == "--" and len(line.get_ydata()) == 3]
         np.testing.assert_allclose(edges, [np.sin([0, 1, 2]) - 1, np.sin([0, 1, 2]) + 1])
         line = ax.lines[0]
         np.testing.assert_array_equal(line.get_xdata(), [0, 1, 2])  # drawn in the order of time
@@ -55,6 +59,28 @@ def test_reconstruction(p):
             [c.get_offsets() for c in ax.collections if hasattr(c, "get_offsets") and len(c.get_offsets()) > 0]
         )
         assert {(0.0, y[1, i]), (1.0, y[2, i])} <= {tuple(map(float, dot)) for dot in dots}
+
+
+def test_dates_splits_and_an_outage():
+    """Dates on the axis, a test and a forecast told apart, and no line through what has no rows."""
+    days = np.delete(
+        np.arange("2025-03-01", "2025-05-10", dtype="datetime64[D]").astype("datetime64[ns]"), slice(20, 40)
+    )
+    split = np.full((len(days), 1), "train", object)
+    split[-10:-5], split[-5:] = "test", "forecast"
+    y = np.where(split == "forecast", np.nan, 1.0)
+    given = prediction(1, np.arange(len(days), dtype=float)).assign_coords(time=days)
+    (ax,) = plots.plot_reconstruction({"gibbs": given}, y, held_out=split, input_label="")
+    assert np.isnan(ax.lines[0].get_ydata()).sum() == 1
+    assert isinstance(ax.xaxis.get_major_locator(), AutoDateLocator)
+    starts = date2num(days[[-10, -5]]) - 0.5
+    spans = {patch.get_label(): float(patch.get_x()) for patch in ax.patches}
+    assert spans == pytest.approx({"test": starts[0], "forecast": starts[1]})
+    np.testing.assert_allclose([date2num(line.get_xdata()[0]) for line in ax.lines[1:]], starts)
+    ax.figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in ax.figure.legends[0].get_texts()]
+    boxes += [label.get_window_extent() for label in ax.get_xticklabels()] + [ax.title.get_window_extent()]
+    assert not [(a, b) for k, a in enumerate(boxes) for b in boxes[k + 1 :] if a.overlaps(b)]
 
 
 def test_predicted():
@@ -117,12 +143,31 @@ def test_mixing_has_one_scale_for_all_engines():
 
 def test_latents_that_are_on():
     axes = plots.plot_latents({"svi": tree(1.0), "gibbs": tree(1.0, on=(0, 0))})
-    assert [ax.get_title(loc="left") for ax in axes] == ["a"]
+    assert [ax.get_title(loc="left") for ax in axes] == ["a in u"]
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["SVI (1.00)"]  # never on in the other
     (one,) = plots.plot_latents(tree(1.0))  # a tree by itself
-    assert one.get_title(loc="left") == "a"
+    assert one.get_title(loc="left") == "a in u"
     (none,) = plots.plot_latents({"gibbs": tree(1.0, on=(0, 0))})
     assert none.get_title(loc="left") == "no latent has a probability above 1/2"
+
+
+def test_contributions_have_gaps_and_dates():
+    made = tree(1.0)
+    days = np.array(["2025-01-01", "2025-01-02", "2025-01-03", "2025-02-01", "2025-02-02"], "datetime64[ns]")
+    (ax,) = plots.plot_latents(made, time=days)
+    assert np.isnan(ax.lines[0].get_ydata()).sum() == 1
+    assert isinstance(ax.xaxis.get_major_locator(), AutoDateLocator)
+
+
+def test_strengths():
+    """The numbers of ``strengths`` in the cells; a process that is on in no draw has none, and a grey name."""
+    made = tree(1.0)
+    (ax,) = plots.plot_strengths({"gibbs": made})
+    rows = strengths(made)
+    assert [text.get_text() for text in ax.texts] == [
+        f"{row.mean:.2f} ± {row.sd:.2f}".replace("-", "−") for row in rows[["mean", "sd"]].itertuples(name="Row")
+    ]
+    assert [label.get_color() for label in ax.get_xticklabels()] == ["black", "#999999"]
 
 
 def test_engines():
@@ -142,8 +187,7 @@ def test_of_fits_by_name(fits):
     axes = plots.plot_mixing(fits["gibbs"])
     assert [label.get_text() for label in axes[0, 0].get_xticklabels()] == list(fits["gibbs"].model.latents)
     titles = [ax.get_title(loc="left") for ax in plots.plot_latents(fits)]
-    assert set(titles) <= set(fits["gibbs"].model.latents)
-    assert "T=5" not in titles
+    assert [title.partition(" in ")[0] for title in titles] == ["T=7 + T=7 again", "smooth"]
     elbo, temperature = plots.plot_training(fits["svi"])
     np.testing.assert_allclose(elbo.lines[0].get_ydata(), -fits["svi"].losses)
     np.testing.assert_allclose(temperature.lines[0].get_ydata(), fits["svi"].temperatures)

@@ -1,7 +1,10 @@
 """The report of a folder: whole, self-contained, escaped, and one plain line for a folder that lacks something."""
 
+import functools
+import html
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -142,8 +145,8 @@ def page(tmp_path_factory):
 
 def test_the_page_says_what_the_run_found(page):
     parsed = Page(page)
-    assert "Two of three candidate processes are in these data: <b>daily</b> 0.99, one of T=7a and T=7b 1.00. The" in (
-        parsed.text
+    assert (
+        "Both candidate processes are in these data: <b>daily</b> 0.99, one of T=7a and T=7b 1.00. The" in parsed.text
     )
     for name in (
         *LATENTS,
@@ -158,7 +161,7 @@ def test_the_page_says_what_the_run_found(page):
         "0.12",
     ):
         assert name in parsed.text, name
-    for words in ("2026-01-01 00:00:00 to 2026-01-02 15:00:00", "forecast", "gap", "not observed", "80 % band", "seed"):
+    for words in ("2026-01-01 00:00:00 to 2026-01-02 15:00:00", "test", "gap", "not observed", "80 % band", "seed"):
         assert words in parsed.text, words
     assert "held out as “test”: 24; held out as “gap”: 4" in parsed.text
     headings = [int(tag[1]) for tag in parsed.tags if re.fullmatch("h[1-6]", tag)]
@@ -179,14 +182,16 @@ def test_the_page_needs_nothing_else(page):
 def test_every_chart_has_a_description_and_a_colour_is_one_latents(page):
     parsed = Page(page)
     described = [value for tag, name, value in parsed.attributes if name == "aria-label"]
-    assert 'u & "v": observed, mean and band at 40 times; shaded: forecast, gap' in described
-    assert "<b>daily</b>: mean and 90 % band while it is on" in described
-    assert page.count('role="img"') == 3 + 3
+    assert 'u & "v": observed, mean and band at 40 times; shaded: gap, test' in described
+    assert any(text.startswith("<b>daily</b>: mean and 90 % band of what it adds to ") for text in described)
+    assert any(text.startswith("T=7a + T=7b: mean and 90 % band of what it adds to ") for text in described)
+    assert page.count('role="img"') == 3 + 2
     colours = re.findall(r'<i class="swatch" style="--c: (.*?)"></i>(.*?)<', page)
+    colours = [(colour, name.strip()) for colour, name in colours]
     by_latent = {name: {colour for colour, other in colours if other == name} for _, name in colours}
     assert all(len(found) == 1 for found in by_latent.values())
     assert by_latent["17 h (decoy)"] == {"var(--grey)"}
-    assert by_latent["T=7a"] != by_latent["T=7b"]
+    assert by_latent["T=7a"] == by_latent["T=7b"] == by_latent["T=7a + T=7b"] != by_latent["&lt;b&gt;daily&lt;/b&gt;"]
 
 
 EVIL = [
@@ -200,21 +205,23 @@ TEXT = (st.sampled_from(EVIL) | st.text(st.characters(codec="utf-8", exclude_cha
 NAMES = st.lists(TEXT, min_size=7, max_size=7, unique=True)
 
 
-@pytest.fixture(scope="module")
-def harmless():
-    texts = TEXTS | {"latents": list("abcd"), "outputs": list("uvw"), "key": "k"}
+@functools.cache
+def harmless(gap):
+    """The page of harmless names; a split's name, whose label needs room, has so many characters."""
+    texts = TEXTS | {"latents": list("abcd"), "outputs": list("uvw"), "key": "k", "gap": "g" * gap}
     return Page(report.render(made_up(dates=False, texts=texts)))
 
 
 @given(NAMES, st.tuples(TEXT, TEXT), TEXT, TEXT, TEXT, TEXT, TEXT, TEXT)
 @settings(max_examples=20, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-def test_any_text_is_only_text_of_the_page(harmless, names, units, gap, file, label, key, setting, version):
+def test_any_text_is_only_text_of_the_page(names, units, gap, file, label, key, setting, version):
     """The page has the tags and attributes of one of harmless names; of them only a description has user's text."""
     texts = {"latents": names[:4], "outputs": names[4:], "units": list(units), "gap": gap, "file": file}
     texts |= {"label": label, "key": key, "setting": setting, "version": version}
     found = Page(report.render(made_up(dates=False, texts=texts)))
-    assert found.tags == harmless.tags
-    for one, other in zip(found.attributes, harmless.attributes, strict=True):
+    plain = harmless(len(gap))
+    assert found.tags == plain.tags
+    for one, other in zip(found.attributes, plain.attributes, strict=True):
         assert one == other or one[1] == other[1] == "aria-label"
     for text in (*texts["latents"], *texts["outputs"], *units, gap, file, label, setting, version):
         assert text in found.text
@@ -326,6 +333,34 @@ def test_a_run_and_its_report(call, finished_run):
     path.unlink()
     assert "One of two candidate processes is in these data: week 1.00." in text
     assert "2026-01-05 to 2026-02-09" in text
+    end = text.partition("How this was made")[2]
+    assert re.search(
+        r"alps-ppl run \S+seven.py --out \S+ --seed 3 .*file\s*seven.py\s*its date\s*20.*jax\s*\d", end, re.S
+    )
+
+
+def test_the_end_of_the_page_says_how_to_run_it_again(call, tmp_path, monkeypatch):
+    """Its command, read off the page and given where it was given, runs the same problem."""
+    monkeypatch.chdir(tmp_path)
+    days = pd.date_range("2026-01-05", periods=60, freq="D", name="day")
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), days, ["u", "v"])
+    table.to_csv("my <i> table.csv")
+    runs = []
+    monkeypatch.setattr("alps_ppl.app.run.run", lambda problem, **options: runs.append((problem, options)))
+    given = ["fit", "my <i> table.csv", "--latent", "'a & b' = linear_periodic(7d)", "--seed", "3", "--out", "out"]
+    assert call(*given)[0] == 0
+    made = made_up()
+    made.summary.update(runs[0][1]["origin"] | {"finished": "2026-01-05 10:00 UTC"})
+    text = report.render(made)
+    code = re.search(r'<pre class="command"><code>(.*?)</code>', text)[1]
+    command = html.unescape(re.sub("<.*?>", "", code))
+    assert call(*shlex.split(command)[1:])[0] == 0
+    (one, options), (other, again) = runs
+    assert options == again
+    assert one.source == other.source
+    np.testing.assert_array_equal(one.data.y, other.data.y)
+    end = Page(text).text.partition("How this was made")[2]
+    assert re.search(r"file\s*my <i> table.csv\s*its date\s*\d{4}-\d\d-\d\d \d\d:\d\d UTC\s*fitted\s*2026-01-05", end)
 
 
 CHROMIUM = next(
@@ -336,14 +371,35 @@ CHROMIUM = next(
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium here")
 @pytest.mark.parametrize("width", [360, 390, 1200])
-def test_in_a_browser(page, tmp_path, width):
-    """Nothing runs over the page's width, however long the names are, and every chart has a height."""
+@pytest.mark.parametrize("long", [False, True])
+def test_in_a_browser(page, tmp_path, width, long):
+    """Nothing runs over the page's width, however long the names are, and every chart has a height.
+
+    With shorter names no word is broken, no table cut off, and no label covers another one.
+    """
     measure = (
         "<script>addEventListener('load', () => parent.postMessage({width: innerWidth,"
         "scroll: document.documentElement.scrollWidth,"
-        "charts: [...document.querySelectorAll('.plot')].map(e => [e.clientWidth, e.clientHeight])}, '*'))</script>"
+        "charts: [...document.querySelectorAll('.plot')].map(e => [e.clientWidth, e.clientHeight]),"
+        "broken: broken(), covered: covered(), cut: [...document.querySelectorAll('.scroll')]"
+        ".filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.ariaLabel)}, '*'));"
+        # Words on two lines.
+        "function broken() { const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);"
+        " while (walk.nextNode()) for (const word of walk.currentNode.data.matchAll(/[A-Za-z]{2,12}(?![\\w<])/g)) {"
+        "  const range = document.createRange(); range.setStart(walk.currentNode, word.index);"
+        "  range.setEnd(walk.currentNode, word.index + word[0].length);"
+        "  const tops = new Set([...range.getClientRects()].map(r => Math.round(r.top)));"
+        "  if (tops.size > 1) found.push(word[0]) } return found }"
+        # Labels of shaded stretches, or ticks, that cover each other.
+        "function covered() { const found = [];"
+        " for (const group of document.querySelectorAll('.span-labels, .x-ticks')) {"
+        " const boxes = [...group.children].map(e => e.getBoundingClientRect()).filter(b => b.width);"
+        " boxes.forEach((a, i) => boxes.slice(i + 1).forEach(b => { if (a.left < b.right - 1 && b.left < a.right - 1 &&"
+        "  a.top < b.bottom - 1 && b.top < a.bottom - 1) found.push(group.textContent) })) } return found }</script>"
     )
-    page = page.replace("T=7b", "a_process_" * 8).replace("&#34;v&#34;", "an_output_" * 8)
+    page = page.replace("<details>", "<details open>")
+    if long:
+        page = page.replace("T=7b", "a_process_" * 8).replace("&#34;v&#34;", "an_output_" * 8)
     (tmp_path / "page.html").write_text(page.replace("</body>", measure + "</body>"))
     # A window isn't narrower than 500 pixels, a frame is.
     (tmp_path / "frame.html").write_text(
@@ -359,5 +415,6 @@ def test_in_a_browser(page, tmp_path, width):
     found = json.loads(re.search(r"<title>(.*?)</title>", done.stdout)[1])
     assert found["width"] == width
     assert found["scroll"] <= width
-    assert len(found["charts"]) == 6
+    assert len(found["charts"]) == 5
+    assert long or (found["broken"], found["covered"], found["cut"]) == ([], [], [])
     assert np.min(found["charts"]) > 100

@@ -176,6 +176,44 @@ def test_an_undecided_group_has_its_own_name():
     assert "candidate process: 7a or 7b 0.45." in verdict(table({"svi": latents}, groups=[("7a", "7b")])).headline
 
 
+@pytest.mark.parametrize(
+    ("at_least", "headline"),
+    [
+        (
+            (1.0, 1.0, 0.95, 0.0),
+            "Four of six candidate processes are in these data: day 1.00, three of four memory pro",
+        ),
+        (
+            (1.0, 0.3, 0.0, 0.0),
+            "Two of six candidate processes are in these data: day 1.00, one of four memory process",
+        ),
+        ((0.02, 0.0, 0.0, 0.0), "One of six candidate processes is in these data: day 1.00."),
+        ((0.6, 0.2, 0.0, 0.0), "One of six candidate processes is in these data: day 1.00; two are undecided: any of "),
+        ((1.0, 1.0, 1.0, 1.0), "Five of six candidate processes are in these data: day 1.00, four of four memory proc"),
+    ],
+)
+def test_interchangeable_processes_count_each(at_least, headline):
+    memories = [f"memory {k}" for k in (1, 2, 3, 4)]
+    group = " or ".join(memories)
+    latents = {"day": 1.0, "week": 0.0} | dict.fromkeys(memories, sum(at_least) / 4) | {group: at_least[0]}
+    found = verdict(table({"gibbs": latents}, groups=[memories]), num_chains=4, at_least={group: at_least})
+    assert found.headline.startswith(headline)
+    assert not any("one candidate each" in text for text in texts(found))
+
+
+def test_decoys_are_no_candidates():
+    off = verdict(table({"gibbs": {"24 h": 1.0, "7 d": 0.0, "decoy 31 h": 0.02}}), num_chains=4)
+    assert off.headline == "One of two candidate processes is in these data: 24 h 1.00. The chains agree."
+    assert "The decoy is off, as it should be: decoy 31 h 0.02." in texts(off)
+    assert "Off: 7 d 0.00." in texts(off)
+    on = verdict(table({"gibbs": {"24 h": 1.0, "decoy 31 h": 0.97}}), num_chains=4)
+    assert on.headline.startswith(
+        "The one candidate process is in these data: 24 h 1.00. But a decoy, which can't be there, isn't off."
+    )
+    nothing = verdict(table({"gibbs": {"decoy": 0.0}}), num_chains=4)
+    assert nothing.headline.startswith("Every process is on or off by its prior, or a decoy: there was nothing")
+
+
 def test_decoys():
     latents = {"24 h": 1.0, "17 h (Decoy)": 0.97, "31 h decoy": 0.2, "9 h decoy": 0.0}
     found = verdict(table({"gibbs": latents}), lp_r_hat=1.0, num_chains=4)

@@ -1,6 +1,7 @@
 """``alps-ppl``: the group of commands, and those that read a run's folder."""
 
 import io
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     share_cores()
     try:
-        cli.main(prog_name="alps-ppl", standalone_mode=False)
+        cli.main(prog_name="alps-ppl", standalone_mode=False, obj=shlex.join(["alps-ppl", *sys.argv[1:]]))
     except click.exceptions.NoArgsIsHelpError as error:  # alps-ppl alone, or a command of it
         click.echo(error.format_message())
     except click.ClickException as error:

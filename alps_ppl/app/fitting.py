@@ -3,6 +3,7 @@
 import ast
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -298,7 +299,7 @@ def _run(
 
     ``options`` are those of ``run.run``.
     """
-    engines, changed = _engines(engine), overrides(settings)
+    engines, changed, origin = _engines(engine), overrides(settings), _origin()
     start = time.time()
     try:
         # 64-bit is the command line's choice, before any array is built.
@@ -316,12 +317,23 @@ def _run(
         _prepare(out, problem, model_files)
         for note in notes:
             click.echo(note)
-        run(problem, engines=engines, out=out, **options)
+        run(problem, engines=engines, out=out, origin=origin, **options)
     except KeyboardInterrupt:
         written = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stat().st_mtime >= start]
         names = [str(path.relative_to(out)) for path in written if path.parent.name != "checkpoints"]
         on = "; the same command goes on from its checkpoints" if any((out / "checkpoints").glob("*.npz")) else ""
         raise Interrupted(f"interrupted; written to {out} so far: {', '.join(names) or 'nothing'}{on}") from None
+
+
+def _origin() -> dict[str, Any]:
+    """The command as it was given, where there was one, and the name and date of the file that it is about."""
+    context = click.get_current_context()
+    path = context.params.get("file", context.params.get("model_file"))
+    found: dict[str, Any] = {"command": context.obj} if isinstance(context.obj, str) else {}
+    if path is not None and path.is_file():
+        date = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        found["file"] = {"name": path.name, "date": f"{date:%Y-%m-%d %H:%M} UTC"}
+    return found
 
 
 def _prepare(out: Path, problem: "Problem", model_files: dict[str, Path]) -> None:

@@ -35,10 +35,11 @@ def clear(out: Path) -> None:
     shutil.rmtree(out / "pruned", ignore_errors=True)
 
 
-def write(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str], out: Path) -> dict[str, Any]:
+def write(outcome: Outcome, cells: pd.DataFrame, about: dict[str, Any], out: Path) -> dict[str, Any]:
     """Write the tables, ``summary.json`` and the figures of an outcome; returns the summary.
 
-    ``cells`` are the scores of every observed cell, the baselines' too. ``out`` has a folder ``figures``.
+    ``cells`` are the scores of every observed cell, the baselines' too. ``about``: how it was made, the versions among
+    that, for the summary. ``out`` has a folder ``figures``.
     """
     data, predictions = outcome.problem.data, outcome.predictions
     outcome.table[["latent", "engine", "probability", "mcse", "prior"]].to_csv(out / "inclusion.csv", index=False)
@@ -53,7 +54,7 @@ def write(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str], out: 
     for name, table in zip(SOME_TABLES, some, strict=True):
         if table is not None and len(table):
             table.to_csv(out / name, index=False)
-    summary, comparison = _summary(outcome, cells, versions), None
+    summary, comparison = _summary(outcome, cells, about), None
     if light is not None:
         summary["data"]["light_cells"] = len(light)
     if len(outcome.fitted) == 2:
@@ -99,11 +100,11 @@ def moments(prediction: xr.Dataset) -> dict[str, np.ndarray]:
     return {name: prediction[name].to_numpy().ravel() for name in ("mean", "sd", "lower", "upper")}
 
 
-def _summary(outcome: Outcome, cells: pd.DataFrame, versions: dict[str, str]) -> dict[str, Any]:
+def _summary(outcome: Outcome, cells: pd.DataFrame, about: dict[str, Any]) -> dict[str, Any]:
     problem, data = outcome.problem, outcome.problem.data
     by_split = scores.by_split(data, cells)
     interval = next(iter(outcome.predictions.values())).attrs["interval"]
-    summary: dict[str, Any] = {"seed": outcome.seed, "model_file": problem.name, "versions": versions}
+    summary: dict[str, Any] = {"seed": outcome.seed, "model_file": problem.name, **about}
     summary["data"] = {"input_label": data.input_label, "units": data.units, "interval": interval}
     if problem.spikes is not None and len(problem.spikes):
         summary["data"]["spikes"] = len(problem.spikes)

@@ -6,9 +6,10 @@ import platform
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,18 @@ from alps_ppl.vb.fit import fit_vb
 PACKAGES = ("alps-ppl", "numpyro", "jax", "tinygp", "arviz-base", "arviz-stats", "numpy")
 
 
-def run(problem: Problem, *, out: Path, fresh: bool, prune_below: float | None, **options: Any) -> None:
+def run(
+    problem: Problem,
+    *,
+    out: Path,
+    fresh: bool,
+    prune_below: float | None,
+    origin: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> None:
     """Fit a checked problem and write everything to ``out``, which is there.
 
+    ``origin`` goes into ``summary.json``: the ``command`` and the ``file`` from which this came.
     ``options`` are ``fit_problem``'s. With ``prune_below`` a model without the latents below that probability is fitted
     too, in ``out/pruned``; ``fresh`` forgets what a killed run left.
     """
@@ -53,21 +63,22 @@ def run(problem: Problem, *, out: Path, fresh: bool, prune_below: float | None, 
     if fresh:
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     outputs.clear(out)
-    outcome, cells = _fit_and_write(problem, baselines, out, options)
+    outcome, cells = _fit_and_write(problem, baselines, out, options, origin or {})
     if prune_below is not None and (smaller := _smaller(outcome, prune_below)):
         (out / "pruned" / "figures").mkdir(parents=True)
-        lost = scores.lost(cells, _fit_and_write(smaller, [], out / "pruned", options)[1])
+        lost = scores.lost(cells, _fit_and_write(smaller, [], out / "pruned", options, origin or {})[1])
         lost.to_csv(out / "pruned" / "lost.csv", index=False)
         printed.lost(lost)
 
 
 def _fit_and_write(
-    problem: Problem, baselines: list[pd.DataFrame], out: Path, options: dict[str, Any]
+    problem: Problem, baselines: list[pd.DataFrame], out: Path, options: dict[str, Any], origin: Mapping[str, Any]
 ) -> tuple[Outcome, pd.DataFrame]:
     """The outcome, and the scores of every cell."""
     outcome = fit_problem(problem, out=out, **options)
     cells = pd.concat([scores.of_fits(outcome), *baselines], ignore_index=True)
-    summary = outputs.write(outcome, cells, versions(), out)
+    about = {**origin, "finished": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "versions": versions()}
+    summary = outputs.write(outcome, cells, about, out)
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
     printed.findings(outcome, summary, out)
     return outcome, cells

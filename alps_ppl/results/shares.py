@@ -5,10 +5,11 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl import checks
+from alps_ppl.results.contributions import processes_together
 from alps_ppl.results.trees import Trees, as_trees, processes
 
 
-def variance_shares(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
+def variance_shares(trees: Trees, *, interval: float = 0.9, together: bool = False) -> pd.DataFrame:
     """Per engine, output and process: the share of the output's observed variance that the process accounts for.
 
     ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. In a draw, an output is
@@ -21,7 +22,8 @@ def variance_shares(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
 
     ``share`` is the mean over draws, gates that are off included, ``lower`` and ``upper`` its central ``interval``. The
     shares of an output add to 1. All are NaN for an output without two different observed values. SVI's draws of x
-    are not paths (see ``to_datatree``), which lifts its shares of slow latents a little.
+    are not paths (see ``to_datatree``), which lifts its shares of slow latents a little. ``together``: processes of
+    equal covariance, which can change places, have one row for their sum, "a + b".
     """
     checks.in_range("interval", interval, 0.0, 1.0, ends=False)
     tails = [0.5 - interval / 2, 0.5 + interval / 2]
@@ -31,7 +33,7 @@ def variance_shares(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
         x = posterior["x"].transpose("sample", "latent", "time").values
         gated_H = (posterior["H"] * posterior["b"]).transpose("output", "sample", "latent").values
         y = tree["observed_data"]["y"].transpose("output", "time").values
-        of_process = processes(tree)
+        of_process = processes_together(tree) if together else processes(tree)
         own = (
             posterior["own_memory"].transpose("output", "sample", "time").values if "own_memory" in posterior else None
         )
@@ -47,12 +49,6 @@ def variance_shares(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
                 for (part, latent), numbers in zip(parts, table, strict=True)
             ]
     return pd.DataFrame(rows, columns=["engine", "output", "part", "latent", "share", "lower", "upper"])
-
-
-def while_on(posterior: xr.Dataset, latent: str) -> xr.Dataset:
-    """The draws in which a latent is on, its chains joined."""
-    draws = posterior[["H", "x", "b"]].sel(latent=latent).stack(sample=("chain", "draw"))
-    return draws.isel(sample=np.flatnonzero(draws["b"].values == 1))
 
 
 def of_one_output(tree: xr.DataTree, *, share: float = 0.9) -> dict[str, tuple[str, float]]:

@@ -65,15 +65,17 @@ def _context(run: RunFolder) -> dict[str, Any]:
         num_chains=num_chains,
         num_times=notes.num_times(run),
         differences=run.summary.get("largest_differences"),
+        at_least=notes.at_least(run.trees["gibbs" if gibbs is not None else next(iter(run.trees))]),
     )
     found.notes.extend([*notes.held_out_notes(run, found.engine), *notes.spikes_note(run)])
     found.notes.extend(notes.tails_note(run, found.engine))
     colours = sections.colours(table, found.engine)
     shown = [name for name, colour in colours.items() if colour != sections.GREY]
     tree = sections.thinned(run.trees[found.engine])
-    process_of = sections.processes_of(tree, shown)
+    parts = sections.parts(tree, colours)
     times = figures.times_of(run.predictions, run.summary)
-    shares = sections.shares(tree, shown)
+    shares, mixing = sections.shares(tree, list(parts)), sections.mixing(tree, list(parts))
+    lead = {name: (parts[name].places, output) for name, output in mixing["lead"].items()}
     gates = sections.gates(table, found.engine, colours)
     on = [gate["latent"] for gate in gates if gate["status"] == "on"]
     of_scales = [*notes.scale_notes(tree, on, run.conversion), *notes.interchangeable_notes(tree, run.conversion)]
@@ -86,13 +88,14 @@ def _context(run: RunFolder) -> dict[str, Any]:
         "data": sections.data(run),
         "gates": gates,
         "colours": colours,
-        "shown": shown,
+        "parts": parts,
+        "has_grey": len(shown) < len(colours),
+        "summed": any(name not in colours for name in parts),
         "shares": shares,
         "outputs": figures.outputs(run.predictions, run.scores, found.engine, times),
-        "process_of": process_of,
         "cycles": sections.cycle_rows(tree, shown, run.conversion) if times else [],
-        "latents": figures.latents(tree, list(process_of), times) if times else {},
-        "mixing": sections.mixing(tree, list(process_of)),
+        "contributions": figures.contributions(tree, lead, times) if times else {},
+        "mixing": mixing,
         "diagnostics": sections.diagnostics(run, table, found.engine, lp_r_hat),
         "moves": None if gibbs is None else gate_diagnostics(gibbs).reset_index().to_dict("records"),
         "backtest": sections.backtest(run),

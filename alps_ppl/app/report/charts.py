@@ -9,8 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from alps_ppl.results.gaps import with_gaps
+
 SIZE = 1000  # of the drawing area, in its own units
 LARGEST = 1500  # points of a line
+# Of a label's width at a phone's width, in percent of the chart's: of a character, and of what is around the text.
+CHARACTER, PADDING = 2.3, 3.0
+LABEL_ROWS = 2
 
 
 class Layer(NamedTuple):
@@ -21,13 +26,19 @@ class Layer(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A shaded stretch of times, in percent of the width; ``labelled``: whether there is room for its label."""
+    """A shaded stretch of times, in percent of the width.
+
+    ``row``: of its label above the chart, None where there is no room for it. The label's ``anchor`` ("left", "centre"
+    or "right") is ``at`` percent.
+    """
 
     left: float
     width: float
     label: str
     kind: str
-    labelled: bool = True
+    row: int | None = None
+    at: float = 0.0
+    anchor: str = "centre"
 
 
 class Chart(NamedTuple):
@@ -118,10 +129,10 @@ def dots(x: np.ndarray, y: np.ndarray) -> str:
 
 
 def spans(x: np.ndarray, split: Sequence[str], observed: np.ndarray) -> list[Span]:
-    """Stretches that were held out or weren't observed, each reaching halfway to its neighbours.
+    """Stretches that were held out, lie ahead of the file or weren't observed, each halfway to its neighbours.
 
-    ``x`` is sorted, in fractions. One that reaches the end is a forecast, others have their split's name. A single
-    missing cell isn't shaded.
+    ``x`` is sorted, in fractions. A stretch has its split's name; one without a cell at the end is a forecast, too. A
+    single missing cell isn't shaded.
     """
     splits = np.asarray(split)
     held_out = splits != "train"
@@ -132,31 +143,56 @@ def spans(x: np.ndarray, split: Sequence[str], observed: np.ndarray) -> list[Spa
         for start, stop in _runs(there):
             if name is None and stop - start < 2:
                 continue
-            forecast = stop == len(x) and start > 0 and name in (None, "test")
-            label = "forecast" if forecast else "not observed" if name is None else name
+            ahead = name == "forecast" or (name is None and stop == len(x) and start > 0)
+            label = "forecast" if ahead else "not observed" if name is None else name
             left, width = round(edges[start], 2), round(edges[stop] - edges[start], 2)
-            found.append(Span(left, width, label, "missing" if name is None else "held-out"))
-    few = {kind: sum(span.kind == kind for span in found) <= 3 for kind in ("missing", "held-out")}
-    return sorted(span._replace(labelled=few[span.kind] or span.width > 15) for span in found)
+            found.append(Span(left, width, label, "ahead" if ahead else "missing" if name is None else "held-out"))
+    return sorted(_labelled(found))
+
+
+def _labelled(found: list[Span]) -> list[Span]:
+    """Labels where they cover none other, at a phone's width; first those of what was held out, then by width."""
+    few = {kind for kind in ("missing", "held-out", "ahead") if sum(span.kind == kind for span in found) <= 3}
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(LABEL_ROWS)]
+    done = []
+    for span in sorted(found, key=lambda span: (span.kind == "missing", -span.width)):
+        width, middle = CHARACTER * len(span.label) + PADDING, span.left + span.width / 2
+        at, anchor, low = round(middle, 2), "centre", middle - width / 2
+        if low < 0:
+            at, anchor, low = span.left, "left", span.left
+        elif low + width > 100:
+            at, anchor = round(span.left + span.width, 2), "right"
+            low = at - width
+        free = (k for k, row in enumerate(taken) if all(low + width <= a or b <= low for a, b in row))
+        row = next(free, None) if width <= 100 and (span.kind in few or span.width > 15) else None
+        if row is not None:
+            taken[row].append((low, low + width))
+        done.append(span._replace(row=row, at=at, anchor=anchor))
+    return done
 
 
 def draw(
-    across: Axis, places: np.ndarray, layers: Mapping[str, Any], spans: list[Span], label: str, text: str
+    across: Axis,
+    places: np.ndarray,
+    layers: Mapping[str, Any],
+    spans: list[Span],
+    label: str,
+    text: str,
+    over_time: bool = True,
 ) -> Chart:
     """A chart over sorted ``places``.
 
-    ``layers`` by CSS class: (lower, upper) is a band, other values are a line, or dots where the class starts so.
+    ``layers`` by CSS class: (lower, upper) is a band, other values are a line, or dots where the class starts so. Bands
+    and lines ``over_time`` end where there is a gap between times.
     """
     down = Axis(*(edge for v in layers.values() for edge in (v if isinstance(v, tuple) else (v,))), margin=0.05)
     every = max(1, -(-len(places) // LARGEST))
     x = across(places)[::every]
     drawn = []
     for kind, values in layers.items():
-        if isinstance(values, tuple):
-            path = band(x, *(down(edge)[::every] for edge in values))
-        else:
-            path = (dots if kind.startswith("dots") else line)(x, down(values)[::every])
-        drawn.append(Layer(path, kind))
+        heights = [down(edge)[::every] for edge in (values if isinstance(values, tuple) else (values,))]
+        shape = band if isinstance(values, tuple) else dots if kind.startswith("dots") else line
+        drawn.append(Layer(shape(*(with_gaps(x, *heights) if over_time else (x, *heights))), kind))
     x_ticks, shared = across.ticks(8)
     x_label = ", ".join(part for part in (shared, label) if part)
     y_ticks = [(place, tick) for place, tick in down.ticks(4)[0] if 2 < place < 97]  # not into the title

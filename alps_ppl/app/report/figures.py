@@ -1,4 +1,4 @@
-"""The report's figures: each output with its bands, gaps and forecast, and each latent."""
+"""The report's figures: each output with its bands, gaps and forecast, and each process in an output."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,8 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from alps_ppl.app.report.charts import Axis, Chart, draw, spans
-from alps_ppl.results.engines import align_signs
-from alps_ppl.results.shares import while_on
+from alps_ppl.results.contributions import contribution
 
 
 class Times(NamedTuple):
@@ -32,9 +31,13 @@ def times_of(predictions: pd.DataFrame, summary: Mapping[str, Any]) -> Times | N
         return Times(inputs, inputs, False, summary.get("data", {}).get("input_label", "input"))
     from matplotlib.dates import date2num
 
-    zoned = rows.date.str.contains(r"\d(?:[+-]\d\d:?\d\d|Z)$").any()
     stamps = pd.to_datetime(rows.date, format="ISO8601", utc=True).dt.tz_localize(None)
-    return Times(inputs, date2num(stamps), True, "UTC" if zoned else "")
+    return Times(inputs, date2num(stamps), True, zone_of(rows.date))
+
+
+def zone_of(dates: Any) -> str:
+    """What to say beside dates on an axis: "UTC" where they have a zone, else nothing."""
+    return "UTC" * bool(pd.Series(dates).astype(str).str.contains(r"\d(?:[+-]\d\d:?\d\d|Z)$").any())
 
 
 def outputs(
@@ -81,7 +84,7 @@ def _against(lead: pd.DataFrame, unit: str) -> Chart:
     mean = lead["mean"].to_numpy()
     label = f"predicted [{unit}]" if unit else "predicted"
     text = f"{'nothing' if lead.empty else lead.output.iloc[0]}: observed against predicted at {len(lead):,} inputs"
-    return draw(Axis(mean, margin=0.03), mean, {"other": mean} | _cells(lead), [], label, text)
+    return draw(Axis(mean, margin=0.03), mean, {"other": mean} | _cells(lead), [], label, text, over_time=False)
 
 
 def _cells(rows: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -89,18 +92,19 @@ def _cells(rows: pd.DataFrame) -> dict[str, np.ndarray]:
     return {"dots": np.where(held_out, np.nan, observed), "dots held-out": np.where(held_out, observed, np.nan)}
 
 
-def latents(tree: xr.DataTree, shown: list[str], times: Times) -> dict[str, Chart]:
-    """Mean and 90 % band of each latent while it is on, over the fitted times."""
-    posterior = align_signs(tree["posterior"].to_dataset())
-    time, by_input = posterior["time"].values, np.argsort(times.inputs, kind="stable")
+def contributions(tree: xr.DataTree, lead: Mapping[str, tuple[list[int], str]], times: Times) -> dict[str, Chart]:
+    """Mean and 90 % band of what each process adds to an output while it is on, over the fitted times.
+
+    ``lead`` has each process' latents, by their places, and the output.
+    """
+    time, by_input = tree["posterior"].to_dataset()["time"].values, np.argsort(times.inputs, kind="stable")
     order = np.argsort(time, kind="stable")
     places = np.interp(time[order], times.inputs[by_input], times.places[by_input])
     across = Axis(times.places, dates=times.dates)
     found = {}
-    for name in shown:
-        x = while_on(posterior, name)["x"].transpose("sample", "time").values[:, order]
-        if len(x):
-            lower, upper = np.quantile(x, [0.05, 0.95], axis=0)
-            text = f"{name}: mean and 90 % band while it is on"
-            found[name] = draw(across, places, {"band": (lower, upper), "mean": x.mean(0)}, [], times.label, text)
+    for name, (latents, output) in lead.items():
+        draws = contribution(tree, latents, output)[:, order]
+        lower, upper = np.quantile(draws, [0.05, 0.95], axis=0)
+        text = f"{name}: mean and 90 % band of what it adds to {output} while it is on"
+        found[name] = draw(across, places, {"band": (lower, upper), "mean": draws.mean(0)}, [], times.label, text)
     return found

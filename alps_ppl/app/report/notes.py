@@ -1,5 +1,6 @@
 """The notes under the report's headline, which the command prints, too: sentences that support or limit the answer."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.stats import norm, poisson
 from alps_ppl.app.report.run_folder import RunFolder
 from alps_ppl.app.report.sections import percent
 from alps_ppl.app.report.verdict import NAMES, Note
-from alps_ppl.results.inclusion import ON
+from alps_ppl.results.inclusion import ON, gates_of
 from alps_ppl.results.scales import groups, interchangeable, scales
 from alps_ppl.results.shares import of_one_output
 from alps_ppl.results.trees import processes
@@ -135,6 +136,20 @@ def interchangeable_notes(tree: xr.DataTree, conversion: Conversion | None) -> l
             text += f"Number {rank} by size{of}: of the variance of {carried}{', …' * (len(here) > 4)}. "
         notes.append(Note("plain" if exactly.max() >= ON else "caution", text.strip()))
     return notes
+
+
+def at_least(tree: xr.DataTree) -> dict[str, list[float]]:
+    """The probabilities that at least one, two, ... are on of the processes "NAME x N", by the name of their group."""
+    gates, names = gates_of(tree)[0], list(processes(tree))
+    found = {}
+    for members in groups(tree):
+        if (
+            all(re.fullmatch(r"(.+) \d+", name) for name in members)
+            and len({n.rpartition(" ")[0] for n in members}) == 1
+        ):
+            number = gates[..., [names.index(name) for name in members]].sum(-1)
+            found[" or ".join(members)] = [float((number >= rank).mean()) for rank in range(1, len(members) + 1)]
+    return found
 
 
 def _prior_of_number(tree: xr.DataTree, names: list[str]) -> np.ndarray:

@@ -10,8 +10,8 @@ import xarray as xr
 from alps_ppl.app.report.run_folder import RunFolder
 from alps_ppl.app.report.verdict import NAMES
 from alps_ppl.results.backtests import by_origin
+from alps_ppl.results.contributions import processes_together, strengths
 from alps_ppl.results.cycles import cycles
-from alps_ppl.results.engines import align_signs
 from alps_ppl.results.fits import OF_A_FAMILY
 from alps_ppl.results.inclusion import (
     LARGEST_GATE_R_HAT,
@@ -22,7 +22,7 @@ from alps_ppl.results.inclusion import (
     status,
     worst_convergence,
 )
-from alps_ppl.results.shares import variance_shares, while_on
+from alps_ppl.results.shares import variance_shares
 from alps_ppl.results.trees import processes
 from alps_ppl.tables.data import Conversion
 
@@ -37,6 +37,13 @@ DIFFERENCES = {
     "predictive sd": "Between the widths of the engines' bands, of the worst output, in its mean sd.",
     "H mean": "Between the engines' loadings on latents that both have on, in training sds.",
 }
+
+
+class Part(NamedTuple):
+    """A process on the page, or several of equal covariance as one: its colour and its latents' places."""
+
+    colour: str
+    places: list[int]
 
 
 def decimals(value: float | None, digits: int) -> str:
@@ -68,21 +75,24 @@ def thinned(tree: xr.DataTree) -> xr.DataTree:
 
 
 def colours(table: pd.DataFrame, engine: str) -> dict[str, str]:
-    """Each latent's colour, grey for those that are off.
+    """Each process' colour, grey for those that are off. Processes of equal covariance have one colour.
 
-    A member of a group of equal covariance is grey only below its part of what is off: a group may be on when none of
-    its members is.
+    A member of such a group is grey only below its part of what is off: a group may be on when none of its members is.
     """
     rows = table[table.engine == engine]
     size = rows.groupby("group").members.max()
-    found, used = {}, 0
-    for row in rows[rows.members == 1].itertuples():
-        found[str(row.latent)] = GREY
-        if row.probability > OFF / size[row.group]:
-            # Hues a golden angle apart differ, however many there are.
-            found[str(row.latent)] = f"oklch(var(--tone) 0.13 {(255 + 137.5 * used) % 360:.0f})"
-            used += 1
-    return found
+    single = rows[rows.members == 1]
+    on = single[single.probability > OFF / single.group.map(size)].group.unique()
+    # Hues a golden angle apart differ, however many there are.
+    hues = {group: f"oklch(var(--tone) 0.13 {(255 + 137.5 * k) % 360:.0f})" for k, group in enumerate(on)}
+    return {str(row.latent): hues.get(row.group, GREY) for row in single.itertuples()}
+
+
+def parts(tree: xr.DataTree, colours: Mapping[str, str]) -> dict[str, Part]:
+    """The processes that aren't grey, those of equal covariance as one."""
+    first = {places[0]: colours[name] for name, places in processes(tree).items()}
+    found = {name: Part(first[places[0]], places) for name, places in processes_together(tree).items()}
+    return {name: part for name, part in found.items() if part.colour != GREY}
 
 
 def data(run: RunFolder) -> dict[str, Any]:
@@ -112,16 +122,20 @@ def gates(table: pd.DataFrame, engine: str, colours: Mapping[str, str]) -> list[
     """The rows of the activation bars: latents, then groups of equal covariance; ``whisker`` is (low, high)."""
     wide = table.set_index(["latent", "engine"]).probability
     others = [other for other in dict.fromkeys(table.engine) if other != engine]
+    single = table[(table.engine == engine) & (table.members == 1)]
+    of_group = {row.group: colours[str(row.latent)] for row in single.itertuples()}
+    alike = single[single.group.isin(table[table.members > 1].group)].latent.tolist()
     return [
         {
             "latent": str(row.latent),
             "is_group": row.members > 1,
-            "colour": colours.get(str(row.latent), "var(--ink-soft)"),
+            "colour": of_group[row.group],
             "probability": row.probability,
             "mcse": None if np.isnan(row.mcse) else row.mcse,
             "whisker": np.clip([row.probability - 2 * row.mcse, row.probability + 2 * row.mcse], 0, 1),
             "prior": row.prior,
             "status": status(row.probability),
+            "words": "not told apart" if row.latent in alike and status(row.probability) == "undecided" else "",
             "others": {other: wide[row.latent, other] for other in others},
         }
         for row in table[table.engine == engine].sort_values("members", kind="stable").itertuples()
@@ -129,8 +143,8 @@ def gates(table: pd.DataFrame, engine: str, colours: Mapping[str, str]) -> list[
 
 
 def shares(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
-    """``variance_shares`` by output, latents that aren't ``shown`` in one sum; ``scale``: the longest bar."""
-    table = variance_shares({"tree": tree})
+    """``variance_shares`` by output, processes that aren't ``shown`` in one sum; ``scale``: the longest bar."""
+    table = variance_shares({"tree": tree}, together=True)
     rows = {}
     for output, here in table.groupby("output", sort=False):
         here = here.set_index(["part", "latent"])[["share", "lower", "upper"]]
@@ -147,12 +161,6 @@ def shares(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
     lengths = [1 - row["overlap"]["share"] for row in rows.values()]
     has_own = any(row["own"] for row in rows.values())
     return {"rows": rows, "scale": float(np.nanmax([1.0, *lengths])), "has_own": has_own}
-
-
-def processes_of(tree: xr.DataTree, shown: list[str]) -> dict[str, str]:
-    """The process of each latent of those that are ``shown``."""
-    latents = tree["posterior"].to_dataset()["latent"].values
-    return {str(latents[place]): name for name, places in processes(tree).items() if name in shown for place in places}
 
 
 def backtest(run: RunFolder) -> dict[str, Any] | None:
@@ -196,19 +204,17 @@ def _error(error: float, conversion: Conversion | None) -> str:
 
 
 def mixing(tree: xr.DataTree, shown: list[str]) -> dict[str, Any]:
-    """Mean and sd of H by output and latent, over the draws in which the latent is on; each latent with one sign."""
-    posterior = align_signs(tree["posterior"].to_dataset())
-    H = {name: while_on(posterior, name)["H"] for name in shown}
-    H = {name: draws for name, draws in H.items() if draws.sizes["sample"]}
-    moments = {name: (draws.mean("sample").values, draws.std("sample").values) for name, draws in H.items()}
-    largest = max((float(np.abs(mean).max()) for mean, _ in moments.values()), default=0.0) or 1.0
-    rows = {
-        str(output): [
-            {"mean": mean[i], "sd": sd[i], "strength": abs(mean[i]) / largest} for mean, sd in moments.values()
-        ]
-        for i, output in enumerate(posterior["output"].values)
-    }
-    return {"latents": list(moments), "rows": rows}
+    """``strengths`` by output of the processes that are ``shown``; ``lead``: the output that each moves most."""
+    table = strengths({"tree": tree})
+    table = table[table.process.isin(shown)]
+    largest = float(table["mean"].abs().max()) or 1.0
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in table.to_dict("records"):
+        rows.setdefault(row["output"], []).append(row | {"strength": abs(row["mean"]) / largest})
+    most = table[table.most]
+    unsigned = table[~table.signed].process.unique().tolist()
+    lead = dict(zip(most.process, most.output, strict=True))
+    return {"processes": list(lead), "rows": rows, "lead": lead, "unsigned": unsigned}
 
 
 def combinations(tree: xr.DataTree, top: int = 5) -> list[dict[str, Any]]:

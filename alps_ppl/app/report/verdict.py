@@ -27,6 +27,7 @@ ALONE = {
     "svi": "It settles in one mode and tends to be too sure of it",
     "vb": "Where the data don't decide its probabilities are a guess, and of like processes it takes one",
 }
+ORDINALS = ("", "a first", "a second", "a third", "a fourth", "a fifth", "a sixth")
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
@@ -52,12 +53,14 @@ def verdict(
     num_chains: int = 0,
     num_times: int | None = None,
     differences: Mapping[str, float | None] | None = None,
+    at_least: Mapping[str, Sequence[float]] | None = None,
 ) -> Verdict:
     """The answer of ``inclusion_table``'s ``table``.
 
     ``lp_r_hat`` and ``num_chains`` are the Gibbs run's, ``num_times`` the table's, ``differences`` those between the
-    engines. The numbers are the sampler's where there is one. Latents of equal covariance count as one candidate; a
-    prior of 0 or 1 makes no candidate.
+    engines. The numbers are the sampler's where there is one. Latents of equal covariance count as one candidate, but
+    for those of ``at_least``, which can change places: by their group's name, the probabilities that at least one, two,
+    ... of them are on. A prior of 0 or 1 makes no candidate, and neither does the name of a decoy.
     """
     if len(table) == 0:
         raise ValueError("table: expected inclusion_table's result, got no rows")
@@ -65,11 +68,13 @@ def verdict(
     convergence, in_short = _convergence(table, engines, lp_r_hat, num_chains)
     disagree = convergence.level == "bad"
     engine = "gibbs" if "gibbs" in engines else engines[0]
-    candidates = _candidates(table, engine)
-    free = [c for c in candidates if 0 < c["prior"] < 1]
-    answer = _answer(free)
+    at_least = at_least or {}
+    rows = [row for row in _candidates(table, engine, at_least) if not is_decoy(row["name"])]
+    candidates, free = rows, [c for c in rows if 0 < c["prior"] < 1]
+    decoys = _decoys(table, engine)
+    answer = _answer(free, decoys)
     headline = f"{in_short} Taken all together: {answer[0].lower()}{answer[1:]}" if disagree else f"{answer} {in_short}"
-    notes = [convergence, *_engines_note(table, engines, differences or {}), *_decoys(table, engine)]
+    notes = [convergence, *_engines_note(table, engines, differences or {}), *decoys]
     if num_times is not None and num_times < FEWEST_TIMES:
         headline = f"{num_times} times are too few to tell one process from another. {headline}"
         text = (
@@ -82,7 +87,7 @@ def verdict(
     for prior, word in ((1, "On"), (0, "Off")):
         if fixed := [c["name"] for c in candidates if c["prior"] == prior]:
             notes.append(Note("plain", f"{word} by assumption (a prior of {prior}): {listed(fixed)}."))
-    if groups := [str(row.latent) for row in _whole(table, engine).itertuples() if row.members > 1]:
+    if groups := [n for n in _whole(table, engine).query("members > 1").latent.astype(str) if n not in at_least]:
         notes.append(Note("plain", f"Of equal covariance, and so one candidate each: {'; '.join(groups)}."))
     return Verdict(engine, headline, notes)
 
@@ -107,14 +112,34 @@ def _whole(table: pd.DataFrame, engine: str) -> pd.DataFrame:
     return rows[rows.members == rows.groupby("group").members.transform("max")].sort_values("group")
 
 
-def _candidates(table: pd.DataFrame, engine: str) -> list[dict[str, Any]]:
-    """Name, probability, status and prior of each distinct covariance."""
+def _candidates(table: pd.DataFrame, engine: str, at_least: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """Name, probability, status and prior of each distinct covariance, and of how many processes that is said."""
     single = table[(table.engine == engine) & (table.members == 1)]
-    return [
-        {"name": _name(row, single[single.group == row.group]), "probability": row.probability}
-        | {"status": status(row.probability), "prior": row.prior}
-        for row in _whole(table, engine).itertuples()
-    ]
+    found = []
+    for row in _whole(table, engine).itertuples():
+        members = single[single.group == row.group]
+        if str(row.latent) in at_least:
+            named = _ranks(str(members.latent.iloc[0]).rpartition(" ")[0], at_least[str(row.latent)])
+        else:
+            named = [(_name(row, members), row.probability, 1)]
+        found += [
+            {"name": name, "probability": p, "status": status(p), "prior": row.prior, "count": count}
+            for name, p, count in named
+        ]
+    return found
+
+
+def _ranks(stem: str, at_least: Sequence[float]) -> list[tuple[str, float, int]]:
+    """Of processes that can change places, "memory 1" and so on: those that are on, the next ones, and the rest."""
+    total = f"{_word(len(at_least))} {stem} processes"
+    number = sum(p >= ON for p in at_least)
+    found = [(f"{_word(number)} of {total}", at_least[number - 1], number)] if number else []
+    for rank, p in enumerate(at_least[number:], number + 1):
+        name = f"any of {total}" if rank == 1 else f"{ORDINALS[rank] if rank < len(ORDINALS) else 'one more'} {stem}"
+        if p <= OFF:
+            return [*found, (name, p, len(at_least) - rank + 1)]
+        found.append((name, p, 1))
+    return found
 
 
 def _name(row: Any, members: pd.DataFrame) -> str:
@@ -133,27 +158,30 @@ def _numbers(candidates: list[dict[str, Any]]) -> str:
     return ", ".join(f"{c['name']} {c['probability']:.2f}" for c in candidates)
 
 
-def _answer(candidates: list[dict[str, Any]]) -> str:
+def _answer(candidates: list[dict[str, Any]], decoys: list[Note]) -> str:
+    """The headline; ``decoys`` are the notes about them."""
+    but = " But a decoy, which can't be there, isn't off." * any(note.level != "good" for note in decoys)
     if not candidates:
-        return "Every process is on or off by its prior: there was nothing to find out."
+        rest = ", or a decoy" * bool(decoys)
+        return f"Every process is on or off by its prior{rest}: there was nothing to find out.{but}"
     on, undecided = ([c for c in candidates if c["status"] == name] for name in ("on", "undecided"))
-    total = len(candidates)
-    if total == len(undecided) == 1:
-        return f"The data don't decide about the one candidate process: {_numbers(undecided)}."
-    if len(on) == total:
+    total, num_on, num_undecided = (sum(c["count"] for c in rows) for rows in (candidates, on, undecided))
+    if total == num_undecided == 1:
+        return f"The data don't decide about the one candidate process: {_numbers(undecided)}.{but}"
+    if num_on == total:
         which = {1: "The one candidate process is", 2: "Both candidate processes are"}
         text = which.get(total, f"All {_word(total)} candidate processes are")
     elif total == 1:
         text = "The one candidate process isn't"
     else:
-        verb = "is" if len(on) <= 1 else "are"
-        count = _word(len(on)).capitalize() if on else "None"
+        verb = "is" if num_on <= 1 else "are"
+        count = _word(num_on).capitalize() if on else "None"
         text = f"{count} of {_word(total)} candidate processes {verb}"
     text += " in these data" + (f": {_numbers(on)}" if on else "")
     if undecided:
-        verb = "is" if len(undecided) == 1 else "are"
-        text += f"; {_word(len(undecided))} {verb} undecided: {_numbers(undecided)}"
-    return f"{text}."
+        verb = "is" if num_undecided == 1 else "are"
+        text += f"; {_word(num_undecided)} {verb} undecided: {_numbers(undecided)}"
+    return f"{text}.{but}"
 
 
 def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_chains: int) -> tuple[Note, str]:
@@ -231,7 +259,10 @@ def _decoys(table: pd.DataFrame, engine: str) -> list[Note]:
     rows = table[(table.engine == engine) & (table.members == 1) & table.latent.map(is_decoy)]
     found = {"on": ("bad", "is on"), "undecided": ("caution", "is not ruled out")}
     meaning = "a decoy that comes on is a sign of a dictionary short of a process, or of too little noise."
-    return [
+    off = rows[rows.probability <= OFF]
+    named = listed([f"{row.latent} {row.probability:.2f}" for row in off.itertuples()])
+    quiet = f"{'The decoy is' if len(off) == 1 else 'Decoys are'} off, as {'it' if len(off) == 1 else 'they'} should be"
+    return [Note("good", f"{quiet}: {named}.")] * (len(off) > 0) + [
         Note(level, f"{row.latent} {is_there} ({row.probability:.2f}): {meaning}")
         for row in rows[rows.probability > OFF].itertuples()
         for level, is_there in [found[status(row.probability)]]

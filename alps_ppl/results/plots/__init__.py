@@ -1,12 +1,12 @@
 """The paper's figures, as functions that return matplotlib axes.
 
-``outputs``: series and predictions. ``latents``: gates, the mixing matrix, the latents. ``engines``: SVI's training,
-both engines side by side. ``backtests``: rolling origins. ``style``: the engines' colours and names.
+``outputs``: series and predictions. ``latents``: gates, the mixing matrix, what the latents add. ``engines``: SVI's
+training, both engines side by side. ``backtests``: rolling origins. ``style``: the engines' colours and names.
 """
 
 from alps_ppl.results.plots.backtests import plot_backtest_forecasts, plot_backtest_gates, plot_calibration
 from alps_ppl.results.plots.engines import plot_engines, plot_training
-from alps_ppl.results.plots.latents import plot_inclusion, plot_latents, plot_mixing
+from alps_ppl.results.plots.latents import plot_inclusion, plot_latents, plot_mixing, plot_strengths
 from alps_ppl.results.plots.outputs import plot_predicted, plot_reconstruction
 from alps_ppl.results.plots.style import COLOURS, NAMES
 
@@ -22,5 +22,6 @@ __all__ = [
     "plot_mixing",
     "plot_predicted",
     "plot_reconstruction",
+    "plot_strengths",
     "plot_training",
 ]

@@ -8,9 +8,12 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 
+from alps_ppl.results.gaps import with_gaps
 from alps_ppl.results.plots.style import colour_of, name_of
 
-OBSERVED, HELD_OUT, HELD_OUT_SPAN = "#777777", "black", "#e9e9e9"
+OBSERVED, HELD_OUT = "#6b7785", "black"
+# What a stretch that the fit didn't see is shaded in, and the line where it begins.
+HELD_OUT_SPAN, FORECAST_SPAN = ("#f6e6d8", "#b3440a"), ("#dfeaf8", "#2a6fc9")
 
 
 def plot_reconstruction(
@@ -24,16 +27,18 @@ def plot_reconstruction(
 ) -> np.ndarray:
     """Every output with each engine's mean and band: the paper's Figures 1 and 2b.
 
-    The first engine's band is filled, the others' have dashed edges. Held-out cells lie on a shaded span.
+    The first engine's band is filled, the others' have dashed edges. Held-out cells lie on a shaded span, with a line
+    where it begins, and what is "forecast" on one of another colour. Lines end where there is a gap between times.
 
     Parameters
     ----------
     predictions
-        ``predict``'s results at the same inputs, by engine.
+        ``predict``'s results at the same inputs, by engine. Their times may be dates.
     y
         (time, output) what was observed there, NaN where missing, in the predictions' unit.
     held_out
-        (time, output) which of these cells the fit didn't see; none if left out.
+        (time, output) which of these cells the fit didn't see; none if left out. Or the name of each cell's split,
+        as ``Data.split`` has them: "train" is what was fitted, "forecast" what lies ahead of the table.
     input_label
         What the horizontal axis is called, with its unit.
     units
@@ -45,21 +50,22 @@ def plot_reconstruction(
     -------
     The axes, one for each output.
     """
-    time, outputs, y, held_out = _cells(predictions, y, held_out)
+    time, outputs, y, split = _cells(predictions, y, held_out)
+    held_out = split != "train"
     order = np.argsort(time, kind="stable")
     axes = _column_of_axes(len(outputs)) if axes is None else np.atleast_1d(np.asarray(axes, dtype=object))
     shown = axes[: len(outputs)]
     for i, (output, ax) in enumerate(zip(outputs, shown, strict=True)):
         for place, (engine, prediction) in enumerate(predictions.items()):
             _band(ax, prediction.isel(output=i, time=order), engine, place, alone=len(predictions) == 1)
-        size = 9 if len(time) <= 300 else 3
+        size = 12 if len(time) <= 300 else 6
         for cells, colour, label in (
             (~held_out[:, i], OBSERVED, "observed"),
             (held_out[:, i] & ~np.isnan(y[:, i]), HELD_OUT, "observed, held out"),
         ):
             if cells.any():
                 ax.scatter(time[cells], y[cells, i], size, colour, zorder=3, linewidths=0, label=label)
-        _shade(ax, time[order], held_out[order, i])
+        _shade(ax, time[order], split[order, i])
         unit = (units or {}).get(output)
         ax.set_title(output, fontsize=10, loc="left")
         ax.set_ylabel(f"[{unit}]" if unit else "", fontsize=9)
@@ -100,7 +106,8 @@ def plot_predicted(
     -------
     The axes (output, engine).
     """
-    _, outputs, y, held_out = _cells(predictions, y, held_out)
+    _, outputs, y, split = _cells(predictions, y, held_out)
+    held_out = split != "train"
     if axes is None:
         size = (4.6 * len(predictions), 4.5 * len(outputs) + 0.4)
         _, axes = plt.subplots(len(outputs), len(predictions), figsize=size, squeeze=False, layout="constrained")
@@ -132,19 +139,21 @@ def plot_predicted(
 def _cells(
     predictions: Mapping[str, xr.Dataset], y: Any, held_out: Any
 ) -> tuple[np.ndarray, list[str], np.ndarray, np.ndarray]:
-    """Times, the outputs' names, and y and held_out as (time, output)."""
+    """Times, the outputs' names, and y and the names of splits as (time, output); a mask's are "train", "hold-out"."""
     first = next(iter(predictions.values()))
     outputs = [str(name) for name in first["output"].values]
     y = np.asarray(y, float).reshape(first.sizes["time"], len(outputs))
-    held_out = np.zeros(y.shape, bool) if held_out is None else np.asarray(held_out, bool).reshape(y.shape)
-    return first["time"].values, outputs, y, held_out
+    split = np.zeros(y.shape, bool) if held_out is None else np.asarray(held_out).reshape(y.shape)
+    if split.dtype.kind in "bif":
+        split = np.where(split.astype(bool), "hold-out", "train")
+    return first["time"].values, outputs, y, split.astype(str)
 
 
 def _column_of_axes(count: int) -> np.ndarray:
-    """Axes one above another, in three columns if they are many; those to spare are hidden."""
-    columns = 1 if count <= 4 else 3
+    """Axes one above another, in two columns if they are many; those to spare are hidden."""
+    columns = 1 if count <= 8 else 2
     rows = -(-count // columns)
-    size = (9 if columns == 1 else 15, max(3.6, 2.1 * rows + 0.6))
+    size = (11 * columns, max(3.6, 2.1 * rows + 0.6))
     _, grid = plt.subplots(rows, columns, figsize=size, sharex=True, squeeze=False, layout="constrained")
     for spare in grid.ravel()[count:]:
         spare.set_visible(False)
@@ -153,25 +162,28 @@ def _column_of_axes(count: int) -> np.ndarray:
 
 def _band(ax: Axes, band: xr.Dataset, engine: str, place: int, *, alone: bool) -> None:
     """An engine's mean and band of one output; the first engine's is filled."""
-    time, colour, interval = band["time"].values, colour_of(engine, place), f"{name_of(engine)}, {_interval(band)}"
+    colour, interval = colour_of(engine, place), f"{name_of(engine)}, {_interval(band)}"
+    time, mean, lower, upper = with_gaps(band["time"].values, band["mean"], band["lower"], band["upper"])
     # The first mean is broader, so that it shows on both sides of a second one that covers it.
     width = 2.2 if place == 0 and not alone else 1.1
-    ax.plot(time, band["mean"], linewidth=width, label=f"{name_of(engine)}, mean", color=colour)
+    ax.plot(time, mean, linewidth=width, label=f"{name_of(engine)}, mean", color=colour)
     if place == 0:
-        ax.fill_between(time, band["lower"], band["upper"], alpha=0.25, linewidth=0, label=interval, color=colour)
+        ax.fill_between(time, lower, upper, alpha=0.25, linewidth=0, label=interval, color=colour)
     else:
-        edges = np.stack([band["lower"], band["upper"]], axis=1)
-        ax.plot(time, edges, "--", linewidth=0.9, label=[interval, "_"], color=colour)
+        ax.plot(time, np.stack([lower, upper], axis=1), "--", linewidth=0.9, label=[interval, "_"], color=colour)
 
 
 def _interval(prediction: xr.Dataset) -> str:
     return f"{prediction.attrs.get('interval', 0.9):.0%} interval"
 
 
-def _shade(ax: Axes, time: np.ndarray, held_out: np.ndarray) -> None:
+def _shade(ax: Axes, time: np.ndarray, split: np.ndarray) -> None:
     """Shade the runs of held-out times; ``time`` is sorted, and a run reaches halfway to its neighbours."""
-    edges = np.concatenate([time[:1], (time[1:] + time[:-1]) / 2, time[-1:]])
-    runs = np.flatnonzero(np.diff(held_out, prepend=False, append=False)).reshape(-1, 2)
-    if len(runs):
-        spans, height = [(edges[start], edges[stop] - edges[start]) for start, stop in runs], ax.get_xaxis_transform()
-        ax.broken_barh(spans, (0, 1), transform=height, color=HELD_OUT_SPAN, zorder=0, label="hold-out")
+    edges = np.concatenate([time[:1], time[:-1] + np.diff(time) / 2, time[-1:]])
+    for name in dict.fromkeys(split[split != "train"]):
+        fill, line = FORECAST_SPAN if name == "forecast" else HELD_OUT_SPAN
+        label = str(name)
+        for start, stop in np.flatnonzero(np.diff(split == name, prepend=False, append=False)).reshape(-1, 2):
+            ax.axvspan(edges[start], edges[stop], color=fill, linewidth=0, zorder=0, label=label)
+            ax.axvline(edges[start], color=line, linewidth=0.9, linestyle="--", zorder=0.5)
+            label = "_"
