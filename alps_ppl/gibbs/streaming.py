@@ -261,12 +261,12 @@ class _Pass:
 
     def _split(self, seen) -> None:
         """Outputs that have had the same missing cells until now, and no longer have, part."""
-        different = np.vstack([self.pattern, seen])
-        _, first, pattern = np.unique(different, axis=1, return_index=True, return_inverse=True)
-        if len(first) == self.white.gram.shape[-3]:
+        of_output = [(old, here.tobytes()) for old, here in zip(self.pattern, np.packbits(seen, 0).T, strict=True)]
+        found = list(dict.fromkeys(of_output))
+        if len(found) == self.white.gram.shape[-3]:
             return
-        old = self.pattern[first]
-        self.pattern = pattern.reshape(-1)
+        old = np.array([old for old, _ in found])
+        self.pattern = np.array([found.index(one) for one in of_output])
         self.white = self.white._replace(gram=self.white.gram[old])
         if (now := self.private) is not None:
             self.private = now._replace(
@@ -277,9 +277,12 @@ class _Pass:
             )
 
     def _keep(self, times, cells) -> None:
-        numbered = np.column_stack([np.arange(self.num_rows, self.num_rows + len(times)), times, cells])
-        self.tail = np.concatenate([self.tail, numbered[-NUM_LAST:]])[-NUM_LAST:]
-        self.kept.append(numbered[numbered[:, 0] % self.stride == 0])
+        def numbered(rows):
+            return np.column_stack([self.num_rows + rows, times[rows], cells[rows]])
+
+        last = np.arange(max(0, len(times) - NUM_LAST), len(times))
+        self.tail = np.concatenate([self.tail, numbered(last)])[-NUM_LAST:]
+        self.kept.append(numbered(np.arange(-self.num_rows % self.stride, len(times), self.stride)))
         while sum(map(len, self.kept)) > 2 * NUM_KEPT:
             self.stride *= 2
             self.kept = [part[part[:, 0] % self.stride == 0] for part in self.kept]

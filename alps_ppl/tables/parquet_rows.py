@@ -99,7 +99,8 @@ class ParquetRows:
 
     def _open(self):
         try:
-            return self._arrow.parquet.ParquetFile(self.path)
+            # Buffers of its own would hold the whole file in the end.
+            return self._arrow.parquet.ParquetFile(self.path, pre_buffer=False)
         except OSError:
             raise
         except Exception as error:  # pyarrow's own
