@@ -15,7 +15,9 @@ def benchmarks(*arguments):
 
 
 def test_help_names_the_groups():
-    assert "import, svi, gibbs, vb, many, schur, weather, large and cold" in " ".join(benchmarks("--help").split())
+    assert "import, svi, gibbs, vb, many, schur, weather, large, limit, cold and peers" in " ".join(
+        benchmarks("--help").split()
+    )
 
 
 @pytest.mark.slow
