@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import prod
-from time import perf_counter
+from time import process_time
 
 import jax
 import jax.numpy as jnp
@@ -70,12 +70,12 @@ def peaks() -> tuple[float, float]:
 
 
 def best(function: Callable, repeats: int = REPEATS) -> float:
-    """The shortest of the repeats, in seconds: what another process takes from this one only adds."""
+    """The shortest of the repeats, in seconds of CPU, so that another process on the core doesn't count."""
     seconds = []
     for _ in range(repeats):
-        begin = perf_counter()
+        begin = process_time()
         jax.block_until_ready(function())
-        seconds.append(perf_counter() - begin)
+        seconds.append(process_time() - begin)
     return min(seconds)
 
 

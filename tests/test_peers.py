@@ -3,10 +3,13 @@
 import json
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import norm
 
+from benchmarks import limit
 from benchmarks.peers import environments, run, scores, tables
 
 
@@ -118,3 +121,19 @@ def test_every_environment_has_its_requirements():
     pinned = {path.stem for path in environments.REQUIREMENTS.glob("*.txt")}
     assert {peer.environment for peer in run.PEERS.values()} == pinned | {environments.OWN}
     assert environments.python(environments.REQUIREMENTS, environments.OWN) == environments.Path(sys.executable)
+
+
+def test_operations_of_a_program_are_counted():
+    """A product in a loop, a Cholesky factor and a triangular solve; the longer of two branches."""
+    A = np.eye(6)
+
+    def program(x):
+        x = jax.lax.fori_loop(0, 5, lambda _, x: A @ x, x)
+        tril = jnp.linalg.cholesky(A, symmetrize_input=False)
+        x = jax.lax.linalg.triangular_solve(tril, x, left_side=True, lower=True)
+        return jax.lax.cond(x[0, 0] > 0, lambda x: A @ (A @ x), lambda x: A @ x, x)
+
+    product = 2 * 6 * 6 * 2
+    flops, _ = limit.operations(jax.make_jaxpr(program)(np.ones((6, 2))).jaxpr)
+    least = 5 * product + 6**3 / 3 + 36 * 2 + 2 * product
+    assert least <= flops <= least + 4 * 36  # the mask of the factor, counters
