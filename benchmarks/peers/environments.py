@@ -5,7 +5,7 @@ import sys
 import venv
 from pathlib import Path
 
-from benchmarks.timing import progress
+import click
 
 REQUIREMENTS = Path(__file__).parent / "requirements"
 OWN = "own"
@@ -24,7 +24,7 @@ def install(folder: Path) -> dict[str, str]:
         name = requirements.stem
         words[name] = "there"
         if python(folder, name) is None:
-            progress(f"how to install {name}")
+            click.echo(f"  installing {name} ...", err=True)
             part = folder / f"{name}.part"
             venv.create(part, with_pip=True, clear=True)
             pip = [part / "bin" / "python", "-m", "pip", "install", "--quiet", "--requirement", requirements]
