@@ -1,11 +1,12 @@
 # make demo   set up and run the square wave        make test   set up and run the tests
 # make slow   the slow statistical tests            make lint   the linter and the type checker
 # make docs   the documentation site, in site/
+# make peers  other packages on the same data, each in an environment of its own (hours; benchmarks/peers/)
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test slow lint docs clean
+.PHONY: demo test slow lint docs peers clean
 
 demo: $(VENV)/.demo
 	@echo "== The paper's square wave, by SVI and by Gibbs sampling =="
@@ -29,6 +30,11 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Look at site/index.html."
 
+peers: $(VENV)/.demo
+	@echo "== Our engines beside other packages =="
+	$(BIN)/python -m benchmarks --install .peers
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks peers --out results/peers.json
+
 $(VENV)/bin/python:
 	@echo "== Virtual environment in $(VENV) =="
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -51,4 +57,4 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .jax_cache results site
+	rm -rf $(VENV) .peers .jax_cache results site

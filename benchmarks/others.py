@@ -31,16 +31,24 @@ def composite_gibbs(model: alps.ALPS, inputs, y) -> Gibbs:
 
 
 def horseshoe(model: alps.ALPS, inputs):
-    """No gates: the columns of H have horseshoe scales ``b`` (latent), latents are Phi_j w_j; a program for NUTS."""
-    basis = latent_features(model.covariances, inputs, names=model.latents)
+    """No gates: the columns of H have horseshoe scales ``b`` (latent), latents are Phi_j w_j; a program for NUTS.
+
+    The site "loadings" is H times its scales. Noise is fixed or learnt as the model has it, a NaN of y is missing.
+    """
+    basis = latent_features(model.covariances, inputs, names=model.latents, states=False)
     phi, shape = basis.phi(), model.mixing_variance.shape
 
     def program(inputs, y):
         overall = numpyro.sample("overall", dist.HalfCauchy(1.0))
         scales = numpyro.sample("b", dist.HalfCauchy(1.0).expand(shape[1:]).to_event(1))
         H = overall * scales * numpyro.sample("H", dist.Normal().expand(shape).to_event(2))
+        numpyro.deterministic("loadings", H)
         w = numpyro.sample("w", dist.Normal().expand(basis.owner.shape).to_event(1))
-        f = basis.latents(w, phi).T @ H.T
-        numpyro.sample("y", dist.Normal(f, jnp.sqrt(jnp.asarray(model.noise_variance))).to_event(2), obs=y)
+        noise = model.noise_variance
+        if model.learns_noise:
+            noise = numpyro.sample("noise_variance", noise.expand(shape[:1]).to_event(1))
+        seen = ~jnp.isnan(y)
+        y_given = dist.Normal(basis.latents(w, phi).T @ H.T, jnp.sqrt(jnp.asarray(noise))).mask(seen).to_event(2)
+        numpyro.sample("y", y_given, obs=jnp.where(seen, y, 0.0))
 
     return program

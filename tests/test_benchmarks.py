@@ -15,7 +15,7 @@ def benchmarks(*arguments):
 
 
 def test_help_names_the_groups():
-    assert "import, svi, likelihood, gibbs, vb, many, schur, weather, large and cold" in " ".join(
+    assert "import, svi, likelihood, gibbs, vb, many, schur, weather, large, rows, limit, cold and peers" in " ".join(
         benchmarks("--help").split()
     )
 
