@@ -6,11 +6,8 @@ from pathlib import Path
 
 import click
 
-GROUPS = {
-    "import": "importing",
-    **{name: name for name in "svi likelihood gibbs vb many schur weather large rows limit cold".split()},
-    "peers": "peers.run",
-}
+NAMES = ["svi", "likelihood", "gibbs", "vb", "many", "schur", "weather", "large", "rows", "limit", "cold"]
+GROUPS = {"import": "importing", **{name: name for name in NAMES}, "peers": "peers.run"}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -443,6 +443,16 @@ def test_float32(noise_variance):
         assert abs(mean - F).max() < 0.2
 
 
+def test_a_minibatch_takes_every_time_as_often(key):
+    """Of 10 times and 4 stretches two times lie in two stretches each."""
+    draws = jax.jit(jax.vmap(lambda k: _spread(k, 10, 4)))(jax.random.split(key, 20_000))
+    assert (np.diff(draws) >= 0).all()
+    counts = np.bincount(np.ravel(draws), minlength=10)
+    # A time is in a minibatch with probability .4 at most twice: its count's variance is below .8 a draw.
+    np.testing.assert_allclose(counts, 8_000, atol=5 * np.sqrt(0.8 * 20_000))
+    np.testing.assert_array_equal(_spread(key, 7, 7), np.arange(7))
+
+
 @pytest.mark.slow
 def test_minibatches(fitted, key):
     """The period is found. A step's loss on ten random times of the 40 is unbiased: 5 MCSE over 1,000 keys.

@@ -71,7 +71,8 @@ def fit_svi(
     num_particles
         Monte Carlo draws per gradient.
     batch_size
-        Times per step, drawn anew without replacement; None takes all.
+        Times per step, one drawn anew from each of as many equal stretches; None takes all. A step then costs the same
+        for any number of times.
     num_restarts
         Independent starts; the one with the highest ``elbo`` is returned. The first starts from the covariances as
         they are, the others from parameters spread over their ``covariance_bounds``: an ELBO has many local optima

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 from numpyro import handlers
 from numpyro.infer import SVI, TraceMeanField_ELBO
 from numpyro.infer.reparam import TransformReparam
@@ -82,6 +82,19 @@ class Compiled(NamedTuple):
     steps: Callable
 
 
+def _spread(key: Array, num_times: int, batch_size: int) -> Int[Array, " batch"]:
+    """A time from each of ``batch_size`` equal stretches of all times, in their order.
+
+    Its cost doesn't grow with the times. A time is expected as often as any other, batch_size / num_times: one across
+    the border of two stretches counts for each by its part in it.
+    """
+    starts = np.arange(batch_size) * num_times / batch_size
+    whole = np.floor(starts).astype(int)
+    width = num_times / batch_size
+    within = (starts - whole) + jax.random.uniform(key, (batch_size,)) * width
+    return jnp.minimum(whole + jnp.floor(within).astype(int), num_times - 1)
+
+
 @lru_cache(maxsize=16)
 def compiled(
     structure: Any,
@@ -101,8 +114,8 @@ def compiled(
     num_particles
         Draws of q per step.
     batch_size
-        Times per step, None for all. The ELBO is a sum over times, so that a batch's, its log-likelihood scaled up to
-        all times, is unbiased.
+        Times per step, spread over all, None for all. The ELBO is a sum over times, so that a batch's, its
+        log-likelihood scaled up to all times, is unbiased.
     likelihood
         "sampled", the paper's, or "analytic".
     """
@@ -119,7 +132,7 @@ def compiled(
         if batch_size is None:
             return svi.stable_update(state, model, inducing_inputs, inputs, y, temperature=temperature)
         rng_key, batch_key = jax.random.split(state.rng_key)
-        batch = jax.random.choice(batch_key, len(inputs), (batch_size,), replace=False)
+        batch = _spread(batch_key, len(inputs), batch_size)
         state = SVIState(state.optim_state, state.mutable_state, rng_key)
         minibatch = (model, inducing_inputs, inputs[batch], y[batch])
         return svi.stable_update(state, *minibatch, num_times=len(inputs), temperature=temperature)
