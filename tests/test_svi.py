@@ -20,7 +20,7 @@ from tinygp import kernels
 import alps_ppl as alps
 from alps_ppl.svi import fit as fit_module
 from alps_ppl.svi.inducing import initial_inducing_inputs, unresolved
-from alps_ppl.svi.optimisation import compiled, in_logit_space
+from alps_ppl.svi.optimisation import _spread, compiled, in_logit_space
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
@@ -48,7 +48,7 @@ def mean_of_f(fitted):
 
 
 def program(model=MODEL, batch_size=None):
-    return compiled(jax.tree.structure(model), 0.01, 1, batch_size)
+    return compiled(jax.tree.structure(model), 0.01, 1, batch_size, "sampled")
 
 
 def first_params(model=MODEL):

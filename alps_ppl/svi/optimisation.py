@@ -101,7 +101,7 @@ def compiled(
     optimizer: Optimizer | float,
     num_particles: int,
     batch_size: int | None,
-    likelihood: str = "sampled",
+    likelihood: str,
 ) -> Compiled:
     """App. B.6: the programs that maximise the ELBO.
 
