@@ -10,7 +10,7 @@ import xarray as xr
 from tinygp import kernels
 
 import alps_ppl as alps
-from alps_ppl.gibbs import streaming
+from alps_ppl.gibbs import row_sums, streaming
 from alps_ppl.gibbs.features import assemble
 from alps_ppl.gibbs.statistics import statistics
 
@@ -54,7 +54,7 @@ def summed(model, t, y, *sizes, **changed):
 @pytest.mark.parametrize("has_memory", [False, True])
 @pytest.mark.parametrize("standardise", [True, False])
 def test_the_sums_are_those_of_the_whole_table(has_memory, standardise, monkeypatch):
-    monkeypatch.setattr(streaming, "MOST_ROWS", 300)  # several blocks in a chunk
+    monkeypatch.setattr(row_sums, "MOST_ROWS", 300)  # several blocks in a chunk
     t, y = table()
     here = model(t if has_memory else None)
     rows = summed(here, t, y, 1, 0, 700, standardise=standardise)
@@ -99,8 +99,8 @@ def test_features_are_the_latents():
 
 
 def test_kept_rows_are_spread_evenly_and_end_with_the_last(monkeypatch):
-    monkeypatch.setattr(streaming, "NUM_KEPT", 50)
-    monkeypatch.setattr(streaming, "NUM_LAST", 10)
+    monkeypatch.setattr(row_sums, "NUM_KEPT", 50)
+    monkeypatch.setattr(row_sums, "NUM_LAST", 10)
     t, y = table()
     rows = summed(model(), t, y, 130)
     here = ~np.isnan(rows.y).all(1) & np.isin(rows.inputs, t)
@@ -134,7 +134,7 @@ def test_fits_of_the_sums(tmp_path):
 @pytest.mark.slow
 def test_a_forecast_with_memories_goes_on_from_the_last_rows(monkeypatch):
     """Of the sums it is that of the whole table, though few of its rows are kept."""
-    monkeypatch.setattr(streaming, "NUM_KEPT", 50)
+    monkeypatch.setattr(row_sums, "NUM_KEPT", 50)
     t, y = table()
     rows = summed(model(t), t, y, 400)
     settings = {"rng_key": jax.random.key(0), "num_warmup": 200, "num_samples": 300, "progress_bar": False}
