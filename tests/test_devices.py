@@ -1,4 +1,4 @@
-"""Several devices and processes: long tables' sums, and the sampler's chains."""
+"""Several devices and processes: large tables' sums, and the sampler's chains."""
 
 import os
 import socket

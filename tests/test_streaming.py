@@ -1,4 +1,4 @@
-"""Long tables: the sums of one pass are those of the whole table, however its rows come and whoever adds them."""
+"""Large tables: the sums of one pass are those of the whole table, however its rows come and whoever adds them."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The sums of a long table's rows so far, added block by block; the rows that are kept of it.
+"""The sums of a large table's rows so far, added block by block; the rows that are kept of it.
 
 All sums are of the columns [Phi 1], the latents' features and a constant. So the mean and sd of an output, known only
 after the last row, are taken out of the sums afterwards. A private memory's filters carry their state from block to

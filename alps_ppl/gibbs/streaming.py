@@ -29,7 +29,7 @@ NUM_CANDIDATES = 50_000
 
 @dataclass(frozen=True, repr=False)
 class SummedRows:
-    """A long table as ``fit_gibbs`` and ``fit_vb`` take it in the place of inputs and y; what ``sum_rows`` returns.
+    """A large table as ``fit_gibbs`` and ``fit_vb`` take it in the place of inputs and y; what ``sum_rows`` returns.
 
     ``loc`` and ``scale`` (output,) are the observed mean and sd that were taken out of each output, or 0 and 1.
     ``num_rows`` and ``num_observed`` (output,) count rows and cells. ``inputs`` (time,) and ``y`` (time, output),
@@ -79,7 +79,7 @@ def sum_rows(
     standardise: bool = True,
     progress_bar: bool = True,
 ) -> SummedRows:
-    """Pass once over a long table, and keep the sums that a fit needs of it.
+    """Pass once over a large table, and keep the sums that a fit needs of it.
 
     Memory doesn't grow with the rows, and neither does what a sweep costs: ``fit_gibbs(model, rows, rng_key=key)``.
 

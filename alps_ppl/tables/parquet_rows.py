@@ -19,7 +19,7 @@ ROWS_AT_A_TIME = 262_144
 
 
 class ParquetRows:
-    """A long Parquet file's rows, in the file's order: iterate for (inputs, y), (row,) and (row, output).
+    """A large Parquet file's rows, in the file's order: iterate for (inputs, y), (row,) and (row, output).
 
     Parameters
     ----------
