@@ -60,7 +60,8 @@ class AlpsForecaster(BaseForecaster):
         Outputs to model by their logarithm: "auto" finds those whose swings grow with their level, or "none", or
         names with commas between them.
     drop_spikes
-        Whether cells that stand far out of their neighbours are taken for missing ones.
+        Whether cells that stand far out of their neighbours are taken for missing ones. None: they are, unless noise is
+        "student".
     time_unit
         The unit of times that are plain numbers, such as "years"; without one a duration is an error for them.
     random_state
@@ -110,7 +111,7 @@ class AlpsForecaster(BaseForecaster):
         num_chains: int | None = None,
         noise: str | float = "learnt",
         log: str = "auto",
-        drop_spikes: bool = True,
+        drop_spikes: bool | None = None,
         time_unit: str | None = None,
         random_state: Any = 0,
     ):
@@ -158,9 +159,12 @@ class AlpsForecaster(BaseForecaster):
             raise ValueError(f"engine: expected one of {ENGINES}, got {self.engine!r}")
         self._table = y
         table = y.set_axis([str(name) for name in y.columns], axis=1)
-        if self.drop_spikes:
+        drop_spikes = self.noise != "student" if self.drop_spikes is None else self.drop_spikes
+        if drop_spikes:
             table = without_spikes(table, spikes(table))
         data = Data(table.index, table)
+        if len(data.train_inputs) < 2:
+            raise ValueError("y: expected at least two times with a cell; no process shows in one")
         if by_logarithm := logarithms(self.log, data):
             data = Data(table.index, table, log=by_logarithm)
         model = composed(data, _latents(self.latents), data.input_unit or self.time_unit, noise=str(self.noise)).model

@@ -128,6 +128,8 @@ def test_errors_say_what_was_expected(monkeypatch):
         AlpsForecaster({"week": 7}).fit(y)
     with pytest.raises(ValueError, match=r"latent 'week': .*7d"):
         AlpsForecaster({"week": "linear_periodic(7d)"}).fit(y)
+    with pytest.raises(ValueError, match="y: expected at least two times"):
+        fitted(y[:1])
     with pytest.raises(NotImplementedError, match="covariances"):
         fitted(y).predict_var([1], cov=True)
     monkeypatch.delitem(sys.modules, "alps_ppl.sktime")
