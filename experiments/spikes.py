@@ -18,7 +18,7 @@ import pandas as pd
 from tinygp import kernels
 
 import alps_ppl as alps
-from alps_ppl.app.compose import STUDENT_DF
+from alps_ppl.tables.composing import STUDENT_DF
 from alps_ppl.tables.spikes import spikes, without_spikes
 from experiments import store
 from experiments.real_tables import CYCLES, DAY, SHARED, ou

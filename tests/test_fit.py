@@ -21,10 +21,11 @@ from tinygp import kernels
 
 import alps_ppl as alps
 from alps_ppl.app import run, source
-from alps_ppl.app.compose import compose, gibbs_settings, noise_prior, svi_settings
+from alps_ppl.app.compose import compose, gibbs_settings, svi_settings
 from alps_ppl.app.model_file import load_model_file
 from alps_ppl.app.report import notes
 from alps_ppl.model.as_json import describe
+from alps_ppl.tables.composing import noise_prior
 from alps_ppl.tables.grammar import parse
 
 ROOT = Path(__file__).parents[1]

@@ -1,56 +1,29 @@
 """``alps-ppl fit``: a problem for a table and a list of processes, with the model file that says the same."""
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpyro.distributions as dist
 import pandas as pd
-from tinygp import kernels
 
 from alps_ppl.app.problem import Problem
 from alps_ppl.app.source import model_file
-from alps_ppl.model.alps import ALPS
-from alps_ppl.model.covariances import period_of
-from alps_ppl.model.memory import PrivateMemory, private_memory
-from alps_ppl.model.scales import MOST_POINTS, kind_of, num_points
+from alps_ppl.tables.composing import Composed, composed, is_a_cycle
 from alps_ppl.tables.data import Data
-from alps_ppl.tables.durations import duration, unit_name
-from alps_ppl.tables.grammar import Parsed, parse
-from alps_ppl.tables.growth import growing
-from alps_ppl.tables.proposals import Proposal, decoys, propose
+from alps_ppl.tables.durations import unit_name
+from alps_ppl.tables.grammar import Parsed
+from alps_ppl.tables.growth import logarithms
 from alps_ppl.tables.reading import read_table
 from alps_ppl.tables.splitting import split_table
 from alps_ppl.tables.stamps import UNIX
 
-DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?")
-# A learnt noise variance's prior mean, in variances of an output, and what share of an output's cells it counts as. One
-# that counts less lets the noise fall to nothing, and chains then follow other outputs exactly, each its own.
-NOISE_MEAN = 0.1
-NOISE_SHARE = 0.1
-# What ``noise`` may be besides a number, and the degrees of freedom of Student's.
-LEARNT_NOISE, STUDENT_DF = ("learnt", "student"), 4.0
-# Of an output's own variance, memory and noise together.
-OWN_PRIOR = (1.0, 0.2)
 FEWEST_INDUCING, MOST_INDUCING, MOST_INDUCING_OF_FEW_ROWS = 15, 40, 60
 BATCH = 256
-# Of one covariance: "memory x 4".
-MOST_ALIKE = 20
 # Rows up to which the sampler's longest and long chains, and SVI's longer ones, stay within two minutes; and rows times
 # outputs squared, where outputs' memories are states.
 FEW, LONG, MUCH_WORK = 500, 1_500, 10_000
-
-
-class Latent(NamedTuple):
-    """A named process, the text it was given as, why it is there, and what the text means."""
-
-    name: str
-    text: str
-    why: str
-    parsed: Parsed
 
 
 def compose(
@@ -90,39 +63,25 @@ def compose(
     if isinstance(table.index, pd.DatetimeIndex) and unit_name(splitting.get("time_unit")) in UNIX:
         del splitting["time_unit"]  # Unix times in that unit, which the table has as dates
     data = split_table(table, **splitting)
-    if logarithms := _logarithms(log, data):
-        splitting["log"] = logarithms
+    if by_logarithm := logarithms(log, data):
+        splitting["log"] = by_logarithm
         data = split_table(table, **splitting)
     unit = _unit(data, splitting.get("time_unit"))
-    named, twice = _latents(latents, data, unit, num_decoys)
-    prior = {"inclusion_prob": 0.5} if expected_active is None else {"expected_active": expected_active}
-    arguments: dict[str, Any] = prior | _bounds(learn, named, unit) | _ranges(named, data)
-    cycles = {latent.name: 2 for latent in named if _is_a_cycle(latent.parsed.covariance)}
-    if cycles and not paper_model:
-        arguments["copies"] = cycles
-    is_learnt = noise in LEARNT_NOISE
-    if noise == "student":
-        arguments["noise_df"] = STUDENT_DF
-    memory = None if paper_model or not is_learnt else _private_memory(data)
-    try:
-        learnt = noise_prior(data) if memory is None else OWN_PRIOR
-        variance = learnt if is_learnt else float(noise)
-    except ValueError:
-        raise ValueError(
-            f"noise: expected 'learnt', 'student', or a variance in squared training sds of an output, got {noise!r}"
-        ) from None
-    model = ALPS(
-        {latent.name: latent.parsed.covariance for latent in named},
-        data.outputs,
-        noise_variance=dist.InverseGamma(*variance) if isinstance(variance, tuple) else variance,
-        private_memory=memory,
-        **arguments,
+    made = composed(
+        data,
+        latents,
+        unit,
+        num_decoys=num_decoys,
+        learn=learn,
+        expected_active=expected_active,
+        noise=noise,
+        paper_model=paper_model,
     )
+    named, model, has_memory = made.latents, made.model, made.model.private_memory is not None
     changed = settings or {}
-    has_memory = memory is not None
     svi = svi_settings(data, [latent.parsed for latent in named], has_memory=has_memory) | changed.get("SVI", {})
     gibbs = gibbs_settings(data, has_memory=has_memory) | changed.get("GIBBS", {})
-    notes = _notes(table, data, named, twice, paper_model)
+    notes = _notes(table, data, made, paper_model)
     notes += _spikes_note(table.attrs["spikes"], reading, noise == "student")
     if {"hold_out", "forecast"} <= set(splitting):
         held = int((data.split == "test").any(1).sum())
@@ -140,46 +99,15 @@ def compose(
             (latent.name, latent.parsed.source, latent.text + (f": {latent.why}" if latent.why else ""))
             for latent in named
         ],
-        arguments=arguments,
-        noise=variance,
-        private_memory=memory is not None,
+        arguments=made.arguments,
+        noise=made.noise_variance,
+        private_memory=has_memory,
         svi=svi,
         gibbs=gibbs,
     )
     are_missing = bool(reading.get("drop_spikes"))
     spikes = {"spikes": table.attrs["spikes"], "spikes_are_missing": are_missing}
     return Problem(name, data, model, svi, gibbs, source=source, vb=changed.get("VB", {}), **spikes), notes
-
-
-def _logarithms(log: str, data: Data) -> list[str]:
-    """The outputs whose logarithm is modelled."""
-    if log.strip().lower() == "auto":
-        return growing(data)
-    return [] if log.strip().lower() == "none" else [name.strip() for name in log.split(",")]
-
-
-def _is_a_cycle(covariance: Any) -> bool:
-    """Whether it is a linear-periodic covariance, or a sum of them, but for factors: two copies give it any phase."""
-    if isinstance(covariance, kernels.Sum):
-        return _is_a_cycle(covariance.kernel1) and _is_a_cycle(covariance.kernel2)
-    return period_of(covariance) is not None
-
-
-def _private_memory(data: Data) -> PrivateMemory | None:
-    """That of ``alps.private_memory``, where there is one axis of times."""
-    t = data.train_inputs
-    return private_memory(t) if t.ndim == 1 and len(np.unique(t)) > 1 else None
-
-
-def noise_prior(data: Data) -> tuple[float, float]:
-    """Concentration and rate of an inverse gamma of mean .1 that weighs as much as a tenth of an output's cells.
-
-    Of those there are n on average. With rss the residuals' sum of squares, the noise variance is
-    InverseGamma(concentration + n / 2, rate + rss / 2).
-    """
-    num_observed = float((~np.isnan(data.train_y)).sum(0).mean())
-    concentration = round(2 + NOISE_SHARE * num_observed / 2, 1)
-    return concentration, float(f"{NOISE_MEAN * (concentration - 1):.3g}")
 
 
 def svi_settings(data: Data, covariances: Sequence[Parsed], *, has_memory: bool = False) -> dict:
@@ -216,111 +144,6 @@ def _unit(data: Data, time_unit: str | None) -> str | None:
     return data.input_unit or time_unit
 
 
-def _latents(
-    texts: Sequence[str], data: Data, unit: str | None, num_decoys: int
-) -> tuple[list[Latent], list[tuple[Latent, str]]]:
-    """The processes; and those that were proposed but are given, too, with the names they are given under."""
-    wanted: list[Proposal] = []
-    for text in texts:
-        wanted += propose(data.train_inputs, data.train_y, unit) if text.strip() == "auto" else _given(text)
-    if not wanted:
-        raise ValueError(
-            "latent: expected at least one, e.g. --latent 'daily = linear_periodic(24h)', or --latent auto"
-        )
-    named = [_latent(proposal, data, unit) for proposal in wanted]
-    given = {latent.parsed.source: latent.name for latent in named if not latent.why}
-    twice = [(latent, given[latent.parsed.source]) for latent in named if latent.why and latent.parsed.source in given]
-    named = [latent for latent in named if not (latent.why and latent.parsed.source in given)]
-    if num_decoys:
-        periods = [period for latent in named for period in latent.parsed.periods]
-        chosen = decoys(num_decoys, periods, data.train_inputs, unit)
-        named += [_latent(proposal, data, unit) for proposal in chosen]
-    names = [latent.name for latent in named]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"latent: expected names that differ, got {', '.join(repeated)} more than once")
-    return named, twice
-
-
-def _given(text: str) -> list[Proposal]:
-    """The process of "NAME = COVARIANCE", or the interchangeable ones of "NAME x 4 = COVARIANCE"."""
-    name, equals, covariance = (part.strip() for part in text.partition("="))
-    if not (equals and name and covariance):
-        raise ValueError(
-            f"latent: expected NAME = COVARIANCE, e.g. daily = linear_periodic(24h), or auto, got {text!r}"
-        )
-    if not (several := re.fullmatch(r"(.*\S)\s+[x×X*]\s*([-+\d.]+)", name)):
-        return [Proposal(name, covariance, "")]
-    if not several[2].isdigit() or not 1 <= int(several[2]) <= MOST_ALIKE or covariance == "auto":
-        raise ValueError(
-            f"latent {name!r}: expected from 1 to {MOST_ALIKE} processes of a covariance, as in 'memory x 4 = "
-            f"matern12(1h..4d)', got {text!r}"
-        )
-    return [Proposal(f"{several[1]} {k + 1}", covariance, "") for k in range(int(several[2]))]
-
-
-def _latent(proposal: Proposal, data: Data, unit: str | None) -> Latent:
-    inputs = data.train_inputs  # its errors are the data's
-    try:
-        parsed = parse(DATE.sub(lambda date: _since_the_first(date[0], data), proposal.text), unit=unit, inputs=inputs)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"latent {proposal.name!r}: {error}") from None
-    return Latent(*proposal, parsed)
-
-
-def _since_the_first(date: str, data: Data) -> str:
-    """A date in a covariance, as of a step, as the duration from where the inputs are counted."""
-    conversion = data.conversion
-    if conversion.origin is None:
-        raise ValueError(f"{date} is a date, but the table's times are numbers")
-    (value,) = conversion.to_inputs([date])
-    return f"{value:.12g}{'h' if conversion.step == 'hours' else 'd'}"
-
-
-def _bounds(learn: Sequence[str], latents: Sequence[Latent], unit: str | None) -> dict[str, dict]:
-    """``covariance_bounds`` from texts such as "daily.scale = 20h..28h"; nothing without any."""
-    names = [latent.name for latent in latents]
-    bounds: dict[str, dict[str, tuple[float, float]]] = {}
-    for text in learn:
-        place, _, limits = text.partition("=")
-        # A name may have dots, too.
-        name = max((name for name in names if place.strip().startswith(f"{name}.")), key=len, default="")
-        low, dots, high = limits.partition("..")
-        try:
-            if name and limits and not dots:
-                raise ValueError(f"'..' is missing between the bounds; expected e.g. 20h..28h, got {limits.strip()!r}")
-            if not (name and dots):
-                raise ValueError(f"expected NAME.PARAMETER = LOW..HIGH with a name of {', '.join(names)}")
-            path = place.strip().removeprefix(f"{name}.")
-            least, most = duration(low, unit), duration(high, unit)
-            if not least < most:
-                raise ValueError(f"expected the lower bound first, got {limits.strip()!r}")
-            bounds.setdefault(name, {})[path] = (least, most)
-        except ValueError as error:
-            raise ValueError(f"learn {text!r}: {error}") from None
-    return {"covariance_bounds": bounds} if bounds else {}
-
-
-def _ranges(latents: Sequence[Latent], data: Data) -> dict[str, dict]:
-    """``covariance_ranges`` of the covariances with a range in their text, with the points that these times ask for."""
-    ranges: dict[str, dict[str, tuple[float, float, int]]] = {}
-    t = data.train_inputs
-    span = float(np.ptp(t)) if t.ndim == 1 else 0.0
-    for name, text, _, parsed in latents:
-        for path, (low, high) in parsed.ranges.items():
-            kind = kind_of(parsed.covariance, path)
-            points = num_points(low, high, span, kind)
-            if kind == "time":  # once between two times is enough
-                points = max(2, min(points, round((high - low) / np.median(np.diff(np.unique(t)))) + 1))
-            if points > MOST_POINTS:
-                raise ValueError(
-                    f"latent {name!r}: {text} is a range of {points} different values over these times; narrow it to "
-                    f"one of at most {MOST_POINTS}"
-                )
-            ranges[name] = {path: (low, high, points)}
-    return {"covariance_ranges": ranges} if ranges else {}
-
-
 def _spikes_note(found: pd.DataFrame, reading: Mapping[str, Any], student: bool) -> list[str]:
     """What to say of cells that stand out of their neighbours."""
     if not len(found):
@@ -345,9 +168,8 @@ def _spikes_note(found: pd.DataFrame, reading: Mapping[str, Any], student: bool)
     ]
 
 
-def _notes(
-    table: pd.DataFrame, data: Data, named: list[Latent], twice: list[tuple[Latent, str]], paper_model: bool
-) -> list[str]:
+def _notes(table: pd.DataFrame, data: Data, made: Composed, paper_model: bool) -> list[str]:
+    named, twice = made.latents, made.twice
     notes = [*table.attrs["notes"]]
     notes += [f"Column {name!r} is left out: {why}." for name, why in table.attrs["left_out"].items()]
     flat = [name for i, name in enumerate(data.outputs) if len(set(data.y[data.train[:, i], i])) < 2]
@@ -362,6 +184,6 @@ def _notes(
     notes += [f"Process {latent.name!r}, {latent.text}: {latent.why}." for latent in named if latent.why]
     notes += [f"Process {latent.name!r}, {latent.text}, is left out: {name!r} is the same." for latent, name in twice]
     one_shape = "has one shape in all outputs: only linear_periodic ones and their sums have a phase in each"
-    waves = [latent for latent in named if latent.parsed.periods and not _is_a_cycle(latent.parsed.covariance)]
+    waves = [latent for latent in named if latent.parsed.periods and not is_a_cycle(latent.parsed.covariance)]
     notes += [f"Process {latent.name!r}, {latent.text}, {one_shape}." for latent in waves if not paper_model]
     return notes

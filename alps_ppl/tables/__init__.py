@@ -10,4 +10,5 @@
 - ``growth``: outputs whose swings grow with their level.
 - ``proposals``: the processes that ``--latent auto`` proposes, and decoys; ``red_noise``: what a sine explains
   beside it where stamps lack.
+- ``composing``: the model of a table that ``alps-ppl fit`` makes of its options.
 """

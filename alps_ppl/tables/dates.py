@@ -59,6 +59,8 @@ def numbers_since(times: Any, origin: str | None, unit: str | None) -> Float[np.
     where there is only a ``unit`` ("hours" or "days"), numbers where there is neither. A TypeError for times of another
     kind, a ValueError for a missing one.
     """
+    if isinstance(times, pd.PeriodIndex):
+        times = times.to_timestamp()
     stamps = np.asarray(times)
     flat = stamps.reshape(-1)
     if unit is None:

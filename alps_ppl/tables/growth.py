@@ -15,6 +15,13 @@ RATIO = 1.5
 GROWS = 0.8
 
 
+def logarithms(log: str, data: Data) -> list[str]:
+    """The outputs to model by their logarithm: "auto" means the growing ones, "none" none, and else they are named."""
+    if log.strip().lower() == "auto":
+        return growing(data)
+    return [] if log.strip().lower() == "none" else [name.strip() for name in log.split(",")]
+
+
 def growing(data: Data) -> list[str]:
     """The outputs whose training cells grow with their level, and all of whose cells are positive."""
     if data.inputs.ndim > 1:
