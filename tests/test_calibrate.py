@@ -63,7 +63,7 @@ def test_what_is_said():
     assert said[0] == "In 4 tables like yours without it, b came on in 1 (at most 75 %)."
     assert "In 2 tables like yours without it, a came on in 0 (at most 78 %)." in said
     assert not any("b came on in 0" in line for line in said)  # in no table with it
-    assert any(line.startswith("Of 2 gates with a probability of 0.9 or more, 1 are truly on") for line in said)
+    assert any(line.startswith("Of 2 gates with a probability of .9 or more, 1 are truly on") for line in said)
     assert said[-1].startswith("The 90 % bands hold 90.0 ± ")
 
 

@@ -17,6 +17,7 @@ from alps_ppl.results.calibration import Calibration, bins_of, coverage_of, rate
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, ON
 
 WORKING = "calibration"
+SHOWN = f"{ON:g}".lstrip("0")
 # What simulated tables are, by their truth.
 LIKE = {"table": "like yours", "prior": "of the prior"}
 # Tables that failed and are named.
@@ -129,7 +130,7 @@ def sentences(found: Calibration) -> list[str]:
     top = bins_of(found).iloc[-1]
     if top.gates:
         lines.append(
-            f"Of {top.gates:.0f} gates with a probability of {ON:g} or more, {top.on:.0f} are truly on; as many as "
+            f"Of {top.gates:.0f} gates with a probability of {SHOWN} or more, {top.on:.0f} are truly on; as many as "
             f"their probabilities say would be {top.expected:.1f}."
         )
     what = {"covered": "of the truth behind the cells that a fit saw", "unseen": "of the cells that it didn't see"}
@@ -176,7 +177,7 @@ def render(found: Calibration, engine: str, figures: Mapping[str, str], origin: 
             failed=failed.head(MOST_NAMED).to_dict("records"),
             num_failed=len(failed),
             most=MOST_NAMED,
-            on=ON,
+            on=SHOWN,
             engine=ENGINES[engine],
             command=origin.get("command", ""),
             file=origin.get("file", {}),
