@@ -28,6 +28,7 @@ from alps_ppl.vb.posterior import VBFit, init_from_vb
 
 if TYPE_CHECKING:
     from alps_ppl.app.backtest import backtest
+    from alps_ppl.app.calibrate import calibrate
     from alps_ppl.app.many import fit_many
     from alps_ppl.results import plots
     from alps_ppl.results.cell_trees import cell_tree
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "app.backtest": "backtest",
+    "app.calibrate": "calibrate",
     "app.many": "fit_many",
     "results": "plots",
     "results.cell_trees": "cell_tree",
@@ -76,8 +78,8 @@ _MODULE = {name: module for module, names in _LAZY.items() for name in names.spl
 __all__ = [
     "ALPS", "ALPSGibbs", "ArvizWrapper", "Data", "GaussianProcess", "GibbsFit", "NonFiniteLossError", "ParquetRows",
     "PrivateMemory", "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "SummedRows", "VBFit", "align_signs",
-    "annealed_temperature", "backtest", "cell_tree", "compare_engines", "covariance", "cycles", "discrete_elbo",
-    "fit_gibbs", "fit_many", "fit_svi", "fit_vb", "from_mcmc", "gate_diagnostics", "gate_vectors",
+    "annealed_temperature", "backtest", "calibrate", "cell_tree", "compare_engines", "covariance", "cycles",
+    "discrete_elbo", "fit_gibbs", "fit_many", "fit_svi", "fit_vb", "from_mcmc", "gate_diagnostics", "gate_vectors",
     "inclusion_sensitivity", "inclusion_table", "init_from_svi", "init_from_vb", "integrated_walk", "interchangeable",
     "linear", "linear_periodic", "load", "load_conversion", "log_predictive_density", "num_active", "on_column",
     "outliers", "plots", "predict", "private_memory", "prune", "random_walk", "read_table", "relaxed_program", "save",

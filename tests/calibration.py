@@ -9,33 +9,24 @@ import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
-from arviz_base import from_dict
-from arviz_stats.ecdf_utils import ecdf_pit
 from jax import random
 from mistakes import MISTAKES, possible
 from scipy.stats import binom, norm
 from simulation import OBSERVED, Simulation, log_likelihood, prior
 
 from alps_ppl.gibbs.kernel import SETS
+from alps_ppl.results import plots
+from alps_ppl.results.calibration import Calibration, ranks
 
 REPLICATIONS, REPLICATIONS_EXTENDED = 1_000, 400
 LEVEL = 1e-4  # the probability with which a right sampler fails
 NUM_WARMUP, NUM_DRAWS, THINNING = 100, 100, 10
-
-
-class Calibration(NamedTuple):
-    """``pit`` (replication,) by quantity; the gates and their posterior probabilities, (replication, latent)."""
-
-    pit: dict[str, np.ndarray]
-    gates: np.ndarray
-    gate_prob: np.ndarray
 
 
 def quantities(sites, y):
@@ -73,8 +64,7 @@ def _program(moves, extended, states):
 def calibrate(moves, key, mistake=None, *, extended=False, states=False, replications=REPLICATIONS) -> Calibration:
     """Sites and y from the program; the rank of each truth in a chain given y, which starts elsewhere in the prior.
 
-    The PIT is (number of draws below + U (1 + number of ties)) / (number of draws + 1), uniform if the sampler is right
-    and the draws all but independent.
+    Ranks are uniform if the sampler is right and the draws all but independent.
     """
     keys = random.split(key, 3)
     simulation, chains = _program(moves, extended, states)
@@ -85,10 +75,7 @@ def calibrate(moves, key, mistake=None, *, extended=False, states=False, replica
     truth["f"] = jnp.einsum("rij,rj,rjt->rti", truth["H"], simulation.model.gates(truth["b"]), truth["x"])
     exact = jax.vmap(quantities)(truth, y)
     uniform = random.uniform(keys[2], (replications,))
-    pit = {}
-    for name, values in draws.items():
-        below, ties = ((values < exact[name][:, None]).sum(1), (values == exact[name][:, None]).sum(1))
-        pit[name] = np.asarray((below + uniform * (1 + ties)) / (NUM_DRAWS + 1))
+    pit = {name: np.asarray(ranks(exact[name], values, uniform)) for name, values in draws.items()}
     return Calibration(pit, np.asarray(truth["b"]), np.asarray(gate_prob.mean(1)))
 
 
@@ -98,23 +85,6 @@ def uniformity(pit):
     below = (pit[:, None] <= points).sum(0)
     tails = np.minimum(binom.cdf(below, len(pit), points), binom.sf(below - 1, len(pit), points))
     return min(1.0, 2 * len(points) * tails.min())
-
-
-def tree_of(result: Calibration):
-    """For ArviZ: ``prior_sbc`` has the ranks of the continuous quantities, and y are the gates.
-
-    posterior_predictive has the gates' probabilities in the place of draws, and constant_data, too, as ``prob``. A
-    gate's own rank would be among ties, which ranks don't break.
-    """
-    ranks = {name: pit[None] for name, pit in result.pit.items()}
-    gates, prob = result.gates.ravel().astype(int), result.gate_prob.ravel()
-    groups = {
-        "prior_sbc": ranks,
-        "posterior_predictive": {"gate": prob[None, None]},
-        "observed_data": {"gate": gates},
-        "constant_data": {"prob": prob},
-    }
-    return from_dict(groups, dims={"gate": ["replication"], "prob": ["replication"]})
 
 
 def gate_bins(result: Calibration, num_bins):
@@ -142,25 +112,11 @@ def p_values(result: Calibration):
 def draw(result: Calibration, path):
     """The ECDFs of the ranks less the uniform's, and the gates' reliability curve."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for name, pit in result.pit.items():
-        points, ecdf, lower, upper = ecdf_pit(pit, 0.95, 1_000)
-        color = "C0" if "H" in name else "C1" if "noise" in name else "C2" if name == "f" else "C3"
-        left.step(points, ecdf - points, where="post", lw=1, label=name, color=color, alpha=0.7)
-    left.fill_between(points, lower - points, upper - points, color="0.85", step="post", zorder=0)
-    left.set(xlabel="rank of the truth among the draws", ylabel="ECDF less the uniform's", xlim=(0, 1))
-    handles = dict(zip(*left.get_legend_handles_labels()[::-1], strict=True))
-    shown = {"H squared": "H11^2", "noise variance": "noise variance 1", "f": "f", "log likelihood": "log likelihood"}
-    left.legend([handles[name] for name in shown.values()], shown, fontsize="small", ncols=2)
-    bins = gate_bins(result, 10)
-    mean = np.array([q.mean() for _, q in bins])
-    # 95 % of what the fraction of open gates would be, were q right.
-    band = 1.96 * np.sqrt([(q * (1 - q)).sum() for _, q in bins]) / len(bins[0][0])
-    right.errorbar(mean, mean, band, fmt="none", color="0.75", elinewidth=6)
-    right.plot([0, 1], [0, 1], color="0.5", lw=1)
-    right.plot(mean, [b.mean() for b, _ in bins], "o", color="C0")
+    families = {name: "H squared" if "H" in name else name.rstrip(" 12") for name in result.pit}
+    plots.plot_ranks(result.pit, families=families, ax=left)
+    plots.plot_reliability(result, ax=right)
     score, expected, sd = brier(result)
     right.set_title(f"Brier score {score:.4f}, expected {expected:.4f} ± {sd:.4f}", fontsize="medium")
-    right.set(xlabel="the sampler's probability of a gate", ylabel="fraction of gates that are open")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import arviz_plots
 import arviz_stats
-import calibration
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -25,6 +24,7 @@ from tinygp import kernels
 import alps_ppl as alps
 from alps_ppl.gibbs.features import latent_features
 from alps_ppl.gibbs.kernel import by_latents
+from alps_ppl.results.calibration import Calibration
 from alps_ppl.results.left_out import left_out
 
 PAGE = Path(__file__).parents[1] / "docs/arviz.md"
@@ -72,11 +72,8 @@ def ranks():
     """The tree of a calibration whose ranks are uniform and whose gates are as probable as they say."""
     rng = np.random.default_rng(0)
     prob = rng.uniform(size=(40, 2))
-    return calibration.tree_of(
-        calibration.Calibration(
-            {"f": rng.uniform(size=40), "log likelihood": rng.uniform(size=40)}, rng.uniform(size=(40, 2)) < prob, prob
-        )
-    )
+    pit = {"f": rng.uniform(size=40), "log likelihood": rng.uniform(size=40)}
+    return Calibration(pit, rng.uniform(size=(40, 2)) < prob, prob).tree
 
 
 def test_y_runs_over_the_observed_cells_in_every_group(vb, tree):

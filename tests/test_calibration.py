@@ -17,7 +17,7 @@ def test_ranks_and_gates_are_calibrated(moves, key, tmp_path):
     values = calibration.p_values(result)
     print(moves, {name: round(float(value), 3) for name, value in values.items()}, calibration.brier(result))
     assert min(values.values()) > calibration.LEVEL / len(values)
-    tree = calibration.tree_of(result)
+    tree = result.tree
     assert set(tree["prior_sbc"].data_vars) == set(result.pit)  # continuous ones: no gate is ranked
     if moves == "marginal":
         calibration.draw(result, tmp_path / "calibration.png")

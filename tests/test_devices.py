@@ -81,3 +81,16 @@ def test_the_command_takes_each_core_for_a_device(monkeypatch):
         cores.share_cores()
         cores.share_cores()
         assert os.environ["XLA_FLAGS"] == f"--other {cores.FLAG}={devices}"
+
+
+def test_one_of_many_processes_takes_one_core(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for given, flags in (("", "intra_op_parallelism_threads=1"), ("--other", "--other")):
+        monkeypatch.setenv("XLA_FLAGS", given)
+        cores.share_cores()
+        before = dict(os.environ)
+        with cores.a_core_each():
+            assert os.environ["OMP_NUM_THREADS"] == "1"
+            assert os.environ["XLA_FLAGS"].endswith(flags)
+            assert cores.FLAG not in os.environ["XLA_FLAGS"]
+        assert dict(os.environ) == before

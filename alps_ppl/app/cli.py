@@ -10,7 +10,8 @@ import click
 
 from alps_ppl.app.cores import share_cores
 from alps_ppl.app.errors import BadInput
-from alps_ppl.app.fitting import ENGINES, backtest, fit, fit_many, run
+from alps_ppl.app.fitting import ENGINES, fit, run
+from alps_ppl.app.refitting import backtest, calibrate, fit_many
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,7 +30,7 @@ def cli(cache: bool):
         keep_programs()
 
 
-for command in (run, fit, backtest, fit_many):
+for command in (run, fit, backtest, calibrate, fit_many):
     cli.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""The commands that fit: their options and errors. What they do is in the modules beside, imported when one runs."""
+"""The commands that fit once, their options and errors. What they do is in modules that are imported when one runs."""
 
 import ast
 import time
@@ -150,7 +150,7 @@ def fit(file: Path, outputs: str | None, preview: bool, save_model_file: Path | 
     memory of its own, and --engine is gibbs unless something is to be learnt. --paper-model has neither.
     """
     running = {option.name: options.pop(option.name) for option in OPTIONS_OF_RUN}
-    from_default, columns = _left_out(), _settled(options, outputs)
+    from_default, columns = _left_out(), settled(options, outputs)
     has_memory = options["noise"] in ("learnt", "student") and not options["paper_model"]
     if has_memory and "engine" in from_default and not options["learn"]:
         running["engine"] = "gibbs"
@@ -178,102 +178,11 @@ def fit(file: Path, outputs: str | None, preview: bool, save_model_file: Path | 
     _run(make, elsewhere | {"--out": out / "model.py"}, **running)
 
 
-@click.command(
-    epilog="Example: alps-ppl backtest weather.csv --time date --latent 'daily = linear_periodic(24h)' "
-    "--latent 'slow = matern12(4d)' --horizon 2d --origins 8 --out results/weather"
-)
-@click.option("--horizon", required=True, metavar="DURATION", help="How far to forecast from each origin, e.g. 2d.")
-@click.option("--origins", type=click.IntRange(min=1), default=8, show_default=True, help="How many.")
-@click.option(
-    "--others/--no-others",
-    default=True,
-    help="Also AutoARIMA and AutoETS, if statsforecast is installed.  [default: on]",
-)
-def backtest(outputs: str | None, **options: Any):
-    """Forecast from several earlier ends of a file's series, and score that beside simple forecasts.
-
-    The processes are fit's options, chosen from what is before the first origin. Each forecast ends where the next one
-    begins, and the last with the file. Written to --out are backtest_scores.csv, backtest_cells.csv, backtest_gates.csv
-    and figures; where --out has a run of fit, its page gets a section. A run that was killed goes on.
-    """
-    columns = _settled(options, outputs)
-    changed = overrides(options.pop("settings"))
-    if changed["SVI"] or changed["VB"]:
-        raise BadInput("--set: a backtest runs the Gibbs sampler; expected GIBBS.KEY=VALUE")
-    import numpyro
-
-    numpyro.enable_x64()
-    from alps_ppl.app.backtest_run import run_backtest
-
-    try:
-        run_backtest(outputs=columns, settings=changed, **options)
-    except (ValueError, TypeError) as error:
-        raise BadInput(str(error).partition("\n")[0]) from error
-    except OSError as error:
-        name = str(options["file"])
-        raise BadInput(f"FILE: expected a CSV or Parquet file, got {name!r}: {error.strerror or error}") from None
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; the same command goes on from {options['out'] / 'backtest'}") from None
-
-
-@click.command(
-    "fit-many",
-    epilog="Example: alps-ppl fit-many 'sensors/*.csv' --latent 'daily = linear_periodic(24h)' "
-    "--latent 'slow = rbf(4d)' --out results/sensors",
-)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--id", "id_column", metavar="COLUMN", help="Of one long file: whose rows are of one table.")
-@click.option(
-    "--engine",
-    type=click.Choice(["vb", "gibbs"]),
-    default="vb",
-    show_default=True,
-    help="vb takes a tenth of a second for a small table of cycles, trends and smooth processes; gibbs takes all.",
-)
-@click.option("--workers", "num_workers", type=click.IntRange(min=0), help="Processes; default one a core.")
-def fit_many(files: tuple[Path, ...], outputs: str | None, settings: tuple[str, ...], **options: Any):
-    """Fit many CSV or Parquet files, or one long one, each table by itself: which processes are in how many of them?
-
-    The processes and what is said of the files are fit's options. A table that can't be fitted is a row with its error.
-    Written to --out are inclusion.csv, a row per table and process, and report.html. A run that was killed goes on.
-    """
-    if options["noise"] == "student" and options["engine"] == "vb":
-        raise BadInput("--noise student: vb doesn't take it; expected --engine gibbs")
-    columns = _settled(options, outputs)
-    changed = overrides(settings)
-    import numpyro
-
-    numpyro.enable_x64()
-    from alps_ppl.app.many_run import run_fit_many
-
-    try:
-        run_fit_many(files, outputs=columns, settings=changed, **options)
-    except (ValueError, TypeError) as error:
-        raise BadInput(str(error).partition("\n")[0]) from error
-    except OSError as error:
-        raise BadInput(f"{error.filename or 'FILES'}: {error.strerror or error}") from None
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; the same command goes on from {options['out']}") from None
-
-
 OPTIONS_OF_RUN = [option for option in run.params if isinstance(option, click.Option)]
 fit.params += OPTIONS_OF_RUN
-NOT_OF_A_BACKTEST = (
-    "preview",
-    "learn",
-    "forecast",
-    "hold_out",
-    "save_model_file",
-    "engine",
-    "prune_below",
-    "checkpoint_seconds",
-)
-backtest.params += [option for option in fit.params if option.name not in NOT_OF_A_BACKTEST]
-NOT_OF_MANY = (*NOT_OF_A_BACKTEST, "file", "id", "target")
-fit_many.params += [option for option in fit.params if option.name not in NOT_OF_MANY]
 
 
-def _settled(options: dict[str, Any], outputs: str | None) -> list[str] | None:
+def settled(options: dict[str, Any], outputs: str | None) -> list[str] | None:
     """The columns of ``--outputs``; and in ``options`` spikes are kept where Student's noise is there for them."""
     if options["noise"] == "student" and "drop_spikes" in _left_out():
         options["drop_spikes"] = False
@@ -299,7 +208,7 @@ def _run(
 
     ``options`` are those of ``run.run``.
     """
-    engines, changed, origin = _engines(engine), overrides(settings), _origin()
+    engines, changed, about = _engines(engine), overrides(settings), origin()
     start = time.time()
     try:
         # 64-bit is the command line's choice, before any array is built.
@@ -317,7 +226,7 @@ def _run(
         _prepare(out, problem, model_files)
         for note in notes:
             click.echo(note)
-        run(problem, engines=engines, out=out, origin=origin, **options)
+        run(problem, engines=engines, out=out, origin=about, **options)
     except KeyboardInterrupt:
         written = [path for path in sorted(out.rglob("*")) if path.is_file() and path.stat().st_mtime >= start]
         names = [str(path.relative_to(out)) for path in written if path.parent.name != "checkpoints"]
@@ -325,7 +234,7 @@ def _run(
         raise Interrupted(f"interrupted; written to {out} so far: {', '.join(names) or 'nothing'}{on}") from None
 
 
-def _origin() -> dict[str, Any]:
+def origin() -> dict[str, Any]:
     """The command as it was given, where there was one, and the name and date of the file that it is about."""
     context = click.get_current_context()
     path = context.params.get("file", context.params.get("model_file"))

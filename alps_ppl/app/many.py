@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from multiprocessing import get_context
@@ -26,6 +25,7 @@ from jaxtyping import Array
 from tqdm.auto import tqdm
 
 from alps_ppl import checks
+from alps_ppl.app.cores import a_core_each
 from alps_ppl.app.kept_rows import KeptRows
 from alps_ppl.app.problem import GIBBS_DEFAULTS, VB_DEFAULTS
 from alps_ppl.gibbs.chains import check_settings as check_gibbs
@@ -48,9 +48,6 @@ COLUMNS += ["error"]
 MOST_OF_A_TASK, TASKS_OF_A_WORKER = 20, 4
 # How often a worker looks whether its parent is there.
 SECONDS_BETWEEN_LOOKS = 5.0
-# A worker is one of many: it takes one core.
-ONE_CORE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-ONE_CORE |= {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
 
 
 class Made(NamedTuple):
@@ -63,6 +60,8 @@ class Made(NamedTuple):
 
 
 Make = Callable[[Any], Made]
+# (name, table, engine, rng_key, settings) to the rows of a table.
+Answer = Callable[[str, Any, str, Array, dict[str, Any]], list[dict[str, Any]]]
 
 
 def fit_many(
@@ -118,7 +117,7 @@ def fit_many(
         raise TypeError(f"model: expected an ALPS or a function of a Data, got {type(model).__name__}")
     return run_many(
         [(str(name), table) for name, table in tables.items()],
-        partial(_of_table, model),
+        partial(inclusion_rows, partial(_of_table, model)),
         rng_key=rng_key,
         engine=engine,
         executor=executor,
@@ -160,11 +159,13 @@ def _of_table(model: ALPS | Callable[[Data], ALPS], table: Data | pd.DataFrame) 
 
 def run_many(
     items: list[tuple[str, Any]],
-    make: Make,
+    answer: Answer,
     *,
     rng_key: Array,
     engine: str,
     settings: dict[str, Any],
+    columns: Sequence[str] = COLUMNS,
+    most_of_a_task: int = MOST_OF_A_TASK,
     executor: Executor | None = None,
     num_workers: int | None = None,
     folder: str | Path | None = None,
@@ -172,14 +173,40 @@ def run_many(
     question: str = "",
     content: Callable[[Any], bytes] = lambda table: b"",
 ) -> pd.DataFrame:
-    """``fit_many`` of what ``make`` makes data and models of; ``items`` have names.
+    """``fit_many`` of named ``items``: the rows that ``answer`` makes of each, with these ``columns``.
 
-    In ``folder`` only those rows count that are of the same ``question`` and of a table of the same ``content``.
+    Rows have "table", "seconds" and "error" at least, and JSON can hold them. In ``folder`` only those rows count that
+    are of the same ``question`` and of a table of the same ``content``.
     """
     names = [name for name, _ in items]
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"tables: expected names that differ, got {checks.short(twice)} more than once")
+    check_many(engine, settings, executor, num_workers)
+    seed = np.asarray(jax.random.key_data(rng_key))
+    job = partial(fit_some, answer, engine, settings, seed, bool(jax.config.read("jax_enable_x64")))
+    rows: list[dict[str, Any]] = []
+    kept = None
+    if folder is not None:
+        asked = sha256(repr([engine, sorted(settings.items()), seed.tolist(), question]).encode()).digest()
+        digests = {name: sha256(asked + content(table)).hexdigest()[:16] for name, table in items}
+        kept = KeptRows(Path(folder), digests)
+        rows = kept.read()
+    done = {row["table"] for row in rows}
+    left = [item for item in items if item[0] not in done]
+    with tqdm(total=len(items), initial=len(done), desc=f"{engine} of tables", disable=not progress_bar) as bar:
+        for found in _finished(job, left, executor, num_workers, most_of_a_task):
+            rows += found
+            if kept is not None:
+                kept.write(found)
+            bar.update(len({row["table"] for row in found}))
+    place = {name: k for k, name in enumerate(names)}
+    rows.sort(key=lambda row: place[row["table"]])
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def check_many(engine: str, settings: dict[str, Any], executor: Executor | None, num_workers: int | None) -> None:
+    """A TypeError or ValueError for what ``run_many`` can't do with any table."""
     if engine not in ENGINES:
         raise ValueError(f"engine: expected one of {ENGINES}, got {engine!r}")
     if unknown := sorted(set(settings) - set(DEFAULTS[engine])):
@@ -191,30 +218,10 @@ def run_many(
         checks.whole_number("num_workers", num_workers, least=0)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected one of concurrent.futures' kind, got {type(executor).__name__}")
-    seed = np.asarray(jax.random.key_data(rng_key))
-    job = partial(fit_some, make, engine, settings, seed, bool(jax.config.read("jax_enable_x64")))
-    rows: list[dict[str, Any]] = []
-    kept = None
-    if folder is not None:
-        asked = sha256(repr([engine, sorted(settings.items()), seed.tolist(), question]).encode()).digest()
-        digests = {name: sha256(asked + content(table)).hexdigest()[:16] for name, table in items}
-        kept = KeptRows(Path(folder), digests)
-        rows = kept.read()
-    done = {row["table"] for row in rows}
-    left = [item for item in items if item[0] not in done]
-    with tqdm(total=len(items), initial=len(done), desc=f"{engine} of tables", disable=not progress_bar) as bar:
-        for found in _finished(job, left, executor, num_workers):
-            rows += found
-            if kept is not None:
-                kept.write(found)
-            bar.update(len({row["table"] for row in found}))
-    place = {name: k for k, name in enumerate(names)}
-    rows.sort(key=lambda row: place[row["table"]])
-    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def fit_some(
-    make: Make, engine: str, settings: dict[str, Any], key_data: np.ndarray, x64: bool, items: list[tuple[str, Any]]
+    answer: Answer, engine: str, settings: dict[str, Any], key_data: np.ndarray, x64: bool, items: list[tuple[str, Any]]
 ) -> list[dict[str, Any]]:
     """The rows of some tables; a worker's task."""
     numpyro.enable_x64(x64)
@@ -222,10 +229,7 @@ def fit_some(
     for name, table in items:
         begin = time.perf_counter()
         try:
-            made = make(table)
-            own_key = jax.random.fold_in(rng_key, _number_of(name))
-            whole = settings if engine == "vb" else made.settings | settings
-            rows += _rows(name, made, engine, own_key, whole, begin)
+            rows += answer(name, table, engine, jax.random.fold_in(rng_key, _number_of(name)), settings)
         except Exception as error:
             text = str(error) if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: {error}"
             empty = dict.fromkeys(COLUMNS[3:9], np.nan)
@@ -235,10 +239,13 @@ def fit_some(
     return rows
 
 
-def _rows(
-    name: str, made: Made, engine: str, rng_key: Array, settings: dict[str, Any], begin: float
+def inclusion_rows(
+    make: Make, name: str, table: Any, engine: str, rng_key: Array, settings: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    data, model = made.data, made.model
+    """A row per process of what ``make`` makes data and a model of."""
+    begin = time.perf_counter()
+    data, model, of_sampler, notes = make(table)
+    settings = settings if engine == "vb" else of_sampler | settings
     if list(model.outputs) != data.outputs:
         raise ValueError(f"model: its outputs {checks.short(list(model.outputs))} aren't the table's")
     if len(data.train_inputs) < 2:
@@ -248,7 +255,7 @@ def _rows(
     table = inclusion_table(tree)
     common = {"engine": engine, "elbo": getattr(found, "elbo", np.nan), "times": len(data.train_inputs)}
     common |= {"outputs": len(data.outputs), "seconds": round(time.perf_counter() - begin, 3)}
-    common |= {"notes": " ".join(made.notes), "error": ""}
+    common |= {"notes": " ".join(notes), "error": ""}
     joint = log_joint_r_hat(tree) if engine == "gibbs" and found.num_chains > 1 else np.nan
     single = table[table.members == 1]
     return [
@@ -264,7 +271,7 @@ def _number_of(name: str) -> int:
 
 
 def _finished(
-    job: Callable, items: list[tuple[str, Any]], executor: Executor | None, num_workers: int | None
+    job: Callable, items: list[tuple[str, Any]], executor: Executor | None, num_workers: int | None, most: int
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of task after task, as they are finished."""
     workers = (num_workers if num_workers is not None else os.cpu_count()) or 0
@@ -274,7 +281,7 @@ def _finished(
         for item in items:
             yield job([item])
         return
-    size = max(1, min(MOST_OF_A_TASK, len(items) // (TASKS_OF_A_WORKER * max(1, workers))))
+    size = max(1, min(most, len(items) // (TASKS_OF_A_WORKER * max(1, workers))))
     tasks = [items[k : k + size] for k in range(0, len(items), size)]
     if executor is not None:
         yield from _submitted(executor, job, tasks)
@@ -286,7 +293,7 @@ def _finished(
             f"model: expected a module's function, which other processes can import, or num_workers=0; {error}"
         ) from None
     number = min(workers, len(tasks))
-    with _environment(ONE_CORE), ProcessPoolExecutor(number, get_context("spawn"), _end_with, (os.getpid(),)) as own:
+    with a_core_each(), ProcessPoolExecutor(number, get_context("spawn"), _end_with, (os.getpid(),)) as own:
         try:
             yield from _submitted(own, job, tasks)
         except BrokenProcessPool:
@@ -323,15 +330,3 @@ def _dask_completed(futures: list[Any]) -> Iterator[Any]:
     from distributed import as_completed as dask_as_completed
 
     return iter(dask_as_completed(futures))
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for new processes, where they aren't set."""
-    added = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]

@@ -15,7 +15,7 @@ import pandas as pd
 
 from alps_ppl.app.compose import compose
 from alps_ppl.app.kept_rows import ROWS
-from alps_ppl.app.many import Made, run_many
+from alps_ppl.app.many import Made, inclusion_rows, run_many
 from alps_ppl.app.report import templates
 from alps_ppl.results.inclusion import LARGEST_GATE_R_HAT, OFF, ON, status
 from alps_ppl.tables.reading import read_file
@@ -61,7 +61,7 @@ def run_fit_many(
     click.echo(f"{len(items):,} table{'s' * (len(items) != 1)}, by {engine}")
     table = run_many(
         items,
-        make,
+        partial(inclusion_rows, make),
         rng_key=jax.random.key(seed),
         engine=engine,
         settings=of_engine,
