@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from alps_ppl.app.report import sections
+from alps_ppl.results import plots
 from alps_ppl.results.contributions import contribution, is_on, processes_together, strengths
 from alps_ppl.results.shares import variance_shares
 
@@ -96,3 +98,14 @@ def test_what_is_never_on_has_no_row(tree):
     tree["posterior"]["b"].values[..., 0] = 0
     assert "a" not in set(strengths(tree).process)
     assert len(contribution(tree, [0], "u")) == 0
+
+
+def test_nothing_on_at_all_is_drawn_and_told(tree):
+    """Every gate off in every draw: figures and the page's sections are there, and empty."""
+    tree["posterior"]["b"].values[:] = 0
+    found = strengths(tree)
+    assert len(found) == 0
+    assert found.signed.dtype == bool
+    assert len(plots.plot_strengths(tree)) == 1
+    assert sections.mixing(tree, ["a"]) == {"processes": [], "rows": {}, "lead": {}, "unsigned": []}
+    assert len(plots.plot_latents(tree)) >= 1

@@ -74,4 +74,5 @@ def strengths(trees: Trees) -> pd.DataFrame:
             for i, output in enumerate(here["output"].values):
                 numbers = float(values[:, i].mean()), float(values[:, i].std())
                 rows.append([engine, name, str(output), *numbers, signed, i == most])
-    return pd.DataFrame(rows, columns=["engine", "process", "output", "mean", "sd", "signed", "most"])
+    table = pd.DataFrame(rows, columns=["engine", "process", "output", "mean", "sd", "signed", "most"])
+    return table.astype({"mean": float, "sd": float, "signed": bool, "most": bool})  # those of no row, too

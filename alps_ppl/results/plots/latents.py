@@ -135,8 +135,12 @@ def plot_strengths(trees: Trees, *, unit: str = "unit of the output", axes: Any 
     table, on = strengths(trees), _probable(trees)
     largest = table["mean"].abs().max() if len(table) else 1.0
     for (engine, rows), ax in zip(((e, table[table.engine == e]) for e in trees), axes, strict=False):
-        wide = rows.pivot(index="output", columns="process", values=["mean", "sd"])
-        mean, sd = (wide[moment].reindex(index=outputs, columns=names).to_numpy(float) for moment in ("mean", "sd"))
+        mean, sd = (
+            rows.pivot(index="output", columns="process", values=moment)
+            .reindex(index=outputs, columns=names)
+            .to_numpy()
+            for moment in ("mean", "sd")
+        )
         image = ax.imshow(mean, aspect="auto", cmap="RdBu", vmin=-largest, vmax=largest)
         for (i, j), value in np.ndenumerate(mean):
             if np.isfinite(value):
