@@ -6,7 +6,7 @@ import xarray as xr
 
 from alps_ppl.app.report import sections
 from alps_ppl.results import plots
-from alps_ppl.results.contributions import contribution, is_on, processes_together, strengths
+from alps_ppl.results.contributions import contribution, is_on, processes_together, strengths, together
 from alps_ppl.results.shares import variance_shares
 
 OUTPUTS, LATENTS = ["u", "v", "w"], ["a", "b 1", "b 2", "c 1", "c 2"]
@@ -109,3 +109,15 @@ def test_nothing_on_at_all_is_drawn_and_told(tree):
     assert len(plots.plot_strengths(tree)) == 1
     assert sections.mixing(tree, ["a"]) == {"processes": [], "rows": {}, "lead": {}, "unsigned": []}
     assert len(plots.plot_latents(tree)) >= 1
+
+
+def test_engines_that_group_otherwise_are_summed_alike(tree):
+    """SVI's learnt scales differ, so that its latents have no equal covariance where the sampler's have."""
+    other = tree.copy(deep=True)
+    other["constant_data"]["covariance_group"].values[:] = [0, 1, 2, 3, 3]
+    trees = {"svi": other, "gibbs": tree}
+    assert list(together(trees)) == ["a", "b 1 + b 2", "c"]
+    found = strengths(trees)
+    assert set(found[found.engine == "svi"].process) == set(found[found.engine == "gibbs"].process)
+    assert len(plots.plot_strengths(trees)) == 2
+    assert len(plots.plot_latents(trees)) == 2  # c is off

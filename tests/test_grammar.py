@@ -196,6 +196,8 @@ def test_a_range_is_of_the_parameter_at_its_place(text, path, low, high):
         ("rbf(-1h..4h)", "range of positive numbers"),
         ("rbf(1h..-4h)", "from a smaller to a larger lengthscale"),
         ("step(2..-4)", "from a smaller to a larger at"),
+        ("step(-5...5)", "expected a range as low..high"),
+        ("step(--5..5)", "expected a range as low..high"),
         ("rbf(1h..4)", "a unit at the end of the range"),
         ("rbf(1e-300d..1e400d)", "finite"),
         ("rbf(1h..2q)", "unknown unit 'q'"),

@@ -35,7 +35,7 @@ def model(t=None, **changed) -> alps.ALPS:
     covariances |= {"slow": kernels.ExpSquared(150.0)}
     private_memory = None if t is None else alps.private_memory(t, lengthscales=[1.0, 30.0])
     settings = {"noise_variance": dist.InverseGamma(2.0, 0.2), "private_memory": private_memory}
-    return alps.ALPS(covariances, outputs=4, **settings | changed)
+    return alps.ALPS(covariances, **{"outputs": 4} | settings | changed)
 
 
 def chunks(t, y, *sizes):
@@ -51,6 +51,7 @@ def summed(model, t, y, *sizes, **changed):
     return alps.sum_rows(model, chunks(t, y, *sizes), span=(t.min(), t.max()), progress_bar=False, **changed)
 
 
+@pytest.mark.filterwarnings("ignore:y. ")  # as they are, the outputs are on another scale than the model's
 @pytest.mark.parametrize("has_memory", [False, True])
 @pytest.mark.parametrize("standardise", [True, False])
 def test_the_sums_are_those_of_the_whole_table(has_memory, standardise, monkeypatch):
@@ -122,7 +123,13 @@ def test_fits_of_the_sums(tmp_path):
     by_vb = alps.fit_vb(model(inclusion_prob=0.4), rows, **settings)  # other priors need the same sums
     assert fit.inclusion_prob[0] > 0.99
     assert by_vb.inclusion_prob[0] > 0.99
-    for one in (fit, by_vb, alps.load(tmp_path / "fit.nc")):
+    loaded = alps.load(tmp_path / "fit.nc")
+    for one in (fit, loaded):
+        with pytest.raises(ValueError, match="it is of sum_rows' sums"):
+            alps.cell_tree(one, integrate_latents=True)
+        with pytest.raises(ValueError, match="it is of sum_rows' sums"):
+            alps.ArvizWrapper(one, rng_key=settings["rng_key"])
+    for one in (fit, by_vb, loaded):
         mean = np.asarray(alps.predict(one, t, include_noise=False)["mean"])[:, :2] * rows.scale[:2] + rows.loc[:2]
         truth = np.sin(2 * np.pi * t / 24)[:, None] * [3, -1] + [40, 0]
         # Two weights by 1,500 cells of noise of sd .3, the first output's sd 2.1 and the noise that "slow" takes up.
@@ -169,6 +176,30 @@ def test_wrong_input_is_said_with_its_row(change, message):
     here = model(table()[0]) if wanted == "memory" else model(**wanted)
     with pytest.raises(ValueError, match=message):
         alps.sum_rows(here, [(t, y)], span=change.get("span", (100.0, 600.0)), progress_bar=False)
+
+
+def test_chunks_that_are_none():
+    here = model(outputs=1)
+    settings = {"span": (0.0, 9.0), "progress_bar": False}
+    times = np.arange(10.0)
+    for chunks_, message in (
+        (None, "expected an iterable of"),
+        (pd.DataFrame({"a": times}), "expected an iterable of"),
+        ([times], "expected pairs"),
+        ([(times, times, times)], "expected pairs"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            alps.sum_rows(here, chunks_, **settings)
+    frame = pd.DataFrame({"a": times, "b": times})
+    two = alps.ALPS({"day": alps.linear_periodic(24.0)}, outputs=["a", "b"], noise_variance=0.1)
+    alps.sum_rows(two, [(times, frame)], **settings)
+    with pytest.raises(ValueError, match="expected the model's outputs as columns"):
+        alps.sum_rows(two, [(times, frame[["b", "a"]])], **settings)
+    with pytest.raises(ValueError, match="every cell of its 10 rows is missing"):
+        alps.sum_rows(here, [(times, np.full(10, np.nan))], **settings)
+    rows = alps.sum_rows(here, [(times, np.sin(times))], **settings)
+    with pytest.raises(TypeError, match="fit_svi needs the rows"):
+        alps.fit_svi(here, rows, rng_key=jax.random.key(0))
 
 
 def test_rough_latents_and_other_models_are_refused(monkeypatch):
@@ -220,13 +251,23 @@ def test_parquet_by_row_groups(parquet):
     np.testing.assert_allclose(in_units["mean"], 10 + 2 * prediction["mean"])
 
 
+def test_nested_columns_and_an_index_arent_outputs(parquet):
+    path, frame = parquet
+    nested = frame[["time", "a"]].assign(pair=[{"x": 1, "y": 2}] * N)[["pair", "time", "a"]]
+    nested.sample(frac=1.0, random_state=0).sort_values("time").iloc[::2].to_parquet(path)
+    rows = alps.ParquetRows(path, time="time")
+    assert rows.outputs == ["a"]
+    assert rows.span == (0.0, N - 2.0)
+
+
 def test_parquet_that_is_none(parquet, tmp_path):
     path, frame = parquet
     for arguments, message in (
         ({"time": "tiem"}, "no column 'tiem', .* did you mean 'time'"),
         ({"time": "where"}, "expected dates or numbers in column 'where', got"),
         ({"time": "time", "outputs": ["where"]}, "expected numbers in column 'where'"),
-        ({"time": "time", "outputs": []}, "output"),
+        ({"time": "time", "outputs": []}, "expected columns of numbers besides 'time'"),
+        ({"time": "time", "outputs": ["a", "time"]}, "expected other columns than 'time'"),
     ):
         with pytest.raises(ValueError, match=message):
             alps.ParquetRows(path, **arguments)

@@ -43,6 +43,7 @@ class Features(NamedTuple):
     terms: dict[int, Sequence[Covariance]]
     space: StateSpace | None
     families: tuple[Family, ...] = ()  # of the processes with an unknown scale
+    num_rows: int = 0  # of a table of which ``times`` are some; 0 where they are all
 
     @property
     def owner(self) -> Int[np.ndarray, " weight"]:

@@ -136,6 +136,7 @@ class WeightsFit:
             "pivots": (("feature",), np.concatenate(features.pivots)),
             "pivot_tril": (("cell",), np.concatenate([tril.ravel() for tril in features.pivot_tril])),
             "markovian": (("markov",), np.array(sorted(features.terms), np.int64)),
+            "num_rows": ((), np.array(features.num_rows)),
         }
 
     @classmethod
@@ -148,6 +149,7 @@ class WeightsFit:
         trils = np.split(arrays["pivot_tril"], np.cumsum(rank**2)[:-1])
         factors = [(p, tril.reshape(len(p), len(p))) for p, tril in zip(pivots, trils, strict=True)]
         features = assemble(model.covariances, inputs, factors, arrays["markovian"].tolist(), by_latents(model))
+        features = features._replace(num_rows=int(arrays.get("num_rows", 0)))  # older files have none
         sites, stats = ({n: jnp.asarray(v) for n, v in part.items() if n != "x"} for part in (samples, stats))
         return cls(model, inputs, y, features, sites, jnp.asarray(arrays["weights"]), stats, **cls.more(arrays))
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from jaxtyping import Array, Float, Int
 from tqdm.auto import tqdm
 
@@ -104,6 +105,8 @@ def sum_rows(
     needs every cell: one with rough latents or Student's noise, or, in several processes, with private memories.
     """
     _check_model(model)
+    if not isinstance(chunks, Iterable) or isinstance(chunks, (str, pd.DataFrame, np.ndarray)):
+        raise TypeError(f"chunks: expected an iterable of (inputs, y), got {checks.short(chunks)}")
     span = getattr(chunks, "span", None) if span is None else span
     num_rows = getattr(chunks, "num_rows", None) if num_rows is None else num_rows
     if span is None or np.shape(span) != (2,):
@@ -115,9 +118,10 @@ def sum_rows(
         basis = _basis(model, low, high)
         done = RowSums(model, basis)
         with tqdm(total=num_rows, desc="rows", disable=not progress_bar, unit="row", unit_scale=True) as bar:
-            for inputs, y in chunks:
-                done.add(*_checked(model, inputs, y, low, high, done))
-                bar.update(len(inputs))
+            for chunk in chunks:
+                times, cells = _checked(model, chunk, low, high, done)
+                done.add(times, cells)
+                bar.update(len(times))
         done.gather()
     done.check_features(model)
     return _summed(model, done, standardise)
@@ -163,8 +167,17 @@ def _basis(model: ALPS, low: float, high: float):
     return tuple((rest, features.times[pivots], tril) for rest, pivots, tril in parts)
 
 
-def _checked(model: ALPS, inputs: Any, y: Any, low: float, high: float, done: RowSums):
+def _checked(model: ALPS, chunk: Any, low: float, high: float, done: RowSums):
     """A chunk's times and cells in float64; an error names the row of the whole table."""
+    if not isinstance(chunk, (tuple, list)) or len(chunk) != 2:
+        raise TypeError(f"chunks: expected pairs (inputs, y) of consecutive rows, got {checks.short(chunk)}")
+    inputs, y = chunk
+    columns = getattr(y, "columns", None)
+    if columns is not None and list(map(str, columns)) != list(model.outputs):
+        raise ValueError(
+            f"y: expected the model's outputs as columns, {list(model.outputs)}, got {list(columns)}; pass "
+            f"y[{list(model.outputs)}]"
+        )
     times = np.asarray(checks.numbers("inputs", inputs))
     where = f"rows {done.num_rows:,} to {done.num_rows + len(times):,}"
     if times.ndim != 1:
@@ -182,6 +195,8 @@ def _checked(model: ALPS, inputs: Any, y: Any, low: float, high: float, done: Ro
             row = done.num_rows + int(back.argmax())
             raise ValueError(f"inputs: a private memory needs rows in the order of time, but row {row:,} is earlier")
     cells = np.asarray(checks.numbers("y", y))
+    if cells.ndim == 1 and len(model.outputs) == 1:
+        cells = cells[:, None]
     if cells.shape != (len(times), len(model.outputs)):
         expected = (len(times), len(model.outputs))
         raise ValueError(f"y: expected shape {expected} in {where}, a column for each output, got {cells.shape}")
@@ -206,6 +221,8 @@ def _summed(model: ALPS, done: RowSums, standardise: bool) -> SummedRows:
     if standardise:
         sd = np.sqrt(np.maximum(moved(white, -mean, pattern).squares, 0) / np.maximum(count, 1))
         loc, scale = shift + mean, np.where(sd > 1e-12 * np.abs(shift + mean), sd, 1.0)
+    if not count.any():
+        raise ValueError(f"y: every cell of its {done.num_rows:,} rows is missing (NaN); nothing to fit")
     white = moved(white, shift - loc, pattern)
     array = partial(jnp.asarray, dtype=jnp.zeros(0).dtype)
 
@@ -219,7 +236,7 @@ def _summed(model: ALPS, done: RowSums, standardise: bool) -> SummedRows:
     factors = [(np.arange(a, b), tril) for a, b, (_, _, tril) in zip(ends[:-1], ends[1:], basis, strict=True)]
     inputs = array(np.concatenate([times, pins]))
     y = array(np.concatenate([(cells - loc) / scale, np.full((len(pins), len(loc)), np.nan)]))
-    features = assemble(model.covariances, inputs, factors, [], by_latents(model))
+    features = assemble(model.covariances, inputs, factors, [], by_latents(model))._replace(num_rows=done.num_rows)
     gram, projection, squares = map(array, scaled(white))
     stats = Statistics(
         gram=gram,
@@ -244,4 +261,6 @@ def _summed(model: ALPS, done: RowSums, standardise: bool) -> SummedRows:
                 half_log_det=array(half_log_det[:, pattern]),
             )
         )
+    if not standardise:
+        model.check_data(inputs, y)  # which warns of outputs on another scale than the model's
     return SummedRows(model, inputs, y, features, stats, loc, scale, done.num_rows)

@@ -4,6 +4,7 @@ The data tell this sum. They don't tell the sign and the scale of x_j and H_:j o
 of one covariance has which part. So latents of equal covariance, which can change places, are taken together.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,14 @@ def processes_together(tree: xr.DataTree) -> dict[str, list[int]]:
     for name, places in processes(tree).items():
         members.setdefault(name if group is None else group[places[0]], {})[name] = places
     return {_sum(list(named)): [k for places in named.values() for k in places] for named in members.values()}
+
+
+def together(trees: Mapping[str, xr.DataTree]) -> dict[str, list[int]]:
+    """``processes_together`` of all engines: latents of equal covariance in one of them are summed in each.
+
+    SVI learns an unknown scale of each process, and so makes equal covariances differ.
+    """
+    return min((processes_together(tree) for tree in trees.values()), key=len)
 
 
 def _sum(names: list[str]) -> str:
@@ -54,11 +63,13 @@ def strengths(trees: Trees) -> pd.DataFrame:
     ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. A process that is on in no draw
     has no row.
     """
-    rows = []
-    for engine, tree in as_trees(trees, needs="x").items():
+    rows: list[list[Any]] = []
+    by_engine = as_trees(trees, needs="x")
+    shared = together(by_engine)
+    for engine, tree in by_engine.items():
         draws = tree["posterior"].to_dataset()[["H", "b", "x"]].stack(sample=("chain", "draw"))
         one_each = {places[0] for places in processes(tree).values() if len(places) == 1}
-        for name, places in processes_together(tree).items():
+        for name, places in shared.items():
             here = draws.isel(latent=places, sample=np.flatnonzero(is_on(tree, places)))
             if here.sizes["sample"] == 0:
                 continue

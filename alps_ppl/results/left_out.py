@@ -23,10 +23,17 @@ from alps_ppl.results.fits import Fit
 Cells = Float[Array, "time output"]
 
 
+def check_all_rows(fit: Fit) -> None:
+    """A ValueError for a fit of ``sum_rows``: what is left out of the few rows it keeps is in its sums still."""
+    if getattr(getattr(fit, "features", None), "num_rows", 0):
+        raise ValueError("fit: it is of sum_rows' sums, which hold every cell; leave cells out of the rows themselves")
+
+
 def check_left_out(fit: Fit) -> GibbsFit:
     """The fit; a TypeError or ValueError where its latents can't be integrated out, or that would mean nothing."""
     advice = "leave integrate_latents out, or refit without some cells by alps.ArvizWrapper"
     checks.instance("fit", fit, GibbsFit, f"what fit_gibbs or from_mcmc returned, draws of the posterior; {advice}")
+    check_all_rows(fit)
     if fit.model.tails is not None:
         raise ValueError(f"fit: with Student's noise y isn't Gaussian, its latents can't be integrated out; {advice}")
     return cast(GibbsFit, fit)

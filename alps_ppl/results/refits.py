@@ -1,5 +1,6 @@
 """ArviZ's cross-validation by refitting: ``reloo``, ``loo_kfold`` and ``lfo_cv``."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from alps_ppl import checks
 from alps_ppl.gibbs.chains import fit_gibbs
 from alps_ppl.results.cell_trees import cell_tree, over_cells
 from alps_ppl.results.fits import Fit, check_fit, time_coordinate
+from alps_ppl.results.left_out import check_all_rows
 from alps_ppl.results.prediction import log_densities, predictive
 from alps_ppl.results.trees import tree_of
 from alps_ppl.svi.fit import fit_svi
@@ -41,12 +43,18 @@ class ArvizWrapper(SamplingWrapper):
         Of ``fit_svi``, ``fit_vb`` or ``fit_gibbs``, which the fit itself doesn't know: as for the first fit, or the
         comparison is with other settings.
 
-    Raises a TypeError for what isn't a fit.
+    Raises a TypeError for what isn't a fit and for unknown settings, and a ValueError for a fit of ``sum_rows``.
     """
 
     def __init__(self, fit: Fit, *, rng_key: Array, tree: xr.DataTree | None = None, **settings: Any):
         check_fit(fit)
+        check_all_rows(fit)
         checks.prng_key(rng_key)
+        known = set(inspect.signature(ENGINES[fit.engine]).parameters) - {"model", "inputs", "y", "rng_key"}
+        if unknown := sorted(set(settings) - known):
+            raise TypeError(f"settings: expected some of fit_{fit.engine}'s, {sorted(known)}, got {unknown}")
+        if tree is not None and "cell" not in tree["observed_data"].dims:
+            raise ValueError("tree: expected cell_tree(fit), whose y runs over cells, got another tree")
         self.fit, self.settings = fit, {"rng_key": rng_key, "progress_bar": False} | settings
         super().__init__(fit.model, idata_orig=cell_tree(fit) if tree is None else tree)
 

@@ -36,7 +36,7 @@ class NonFiniteLossError(FloatingPointError):
 def fit_svi(
     model: ALPS,
     inputs: Any,
-    y: Any,
+    y: Any = None,
     *,
     num_inducing: int = 20,
     num_steps: int = 10_000,
@@ -98,6 +98,8 @@ def fit_svi(
     """
     checks.instance("model", model, ALPS, "an alps_ppl.ALPS")
     check_model(model, likelihood)
+    if y is None and hasattr(inputs, "num_rows"):
+        raise TypeError("inputs: fit_svi needs the rows, not sum_rows' result, which fit_gibbs and fit_vb take")
     model = model.with_bounds()
     inputs, y = model.check_data(inputs, y)
     optimizer, temperatures = check_settings(

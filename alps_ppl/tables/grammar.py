@@ -23,7 +23,7 @@ from alps_ppl.tables.durations import NUMBER, duration, unit_name
 DURATION = re.compile(rf"(?<![\w.]){NUMBER}\s?[A-Za-z]+", re.ASCII)
 # A range of durations or numbers, low..high; a number is then without a dot at its end.
 END = r"-?(?:\d+\.\d+|\d+|\.\d+)(?:[eE][+-]?\d+)?\s?[A-Za-z]*"
-RANGE = re.compile(rf"(?<![\w.])({END})\s*\.\.\s*({END})", re.ASCII)
+RANGE = re.compile(rf"(?<![\w.-])({END})\s*\.\.(?!\.)\s*({END})", re.ASCII)
 LONGEST = 2_000
 
 

@@ -1,6 +1,7 @@
 """``ParquetRows``: a Parquet file that is too long to hold, some row groups at a time, for ``sum_rows``."""
 
 import copy
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -108,7 +109,8 @@ class ParquetRows:
 
     def _set_times(self, file, are_dates: bool) -> None:
         """The span, from what row groups say of themselves or else from the column, and what dates are counted in."""
-        place = file.schema_arrow.names.index(self.time)
+        paths = [file.metadata.schema.column(k).path for k in range(file.metadata.num_columns)]
+        place = paths.index(self.time)  # nested columns have several leaves
         told = [file.metadata.row_group(group).column(place).statistics for group in self._groups]
         if all(one is not None and one.has_min_max for one in told):
             ends = [end for one in told for end in (one.min, one.max)]
@@ -118,10 +120,12 @@ class ParquetRows:
         self._origin, self.time_unit = None, None
         if are_dates:
             first = next(file.iter_batches(10_000, columns=[self.time])).column(0).to_pandas().dropna()
+            if len(first) == 0:
+                raise ValueError(f"{self.path.name}: expected a time in every row, got none in column {self.time!r}")
             ends = list(in_utc(ends))
             self._origin, self.time_unit = min(ends).isoformat(), read_times(first).unit
         low, high = self.to_inputs(pd.DatetimeIndex([min(ends), max(ends)]) if are_dates else [min(ends), max(ends)])
-        self.span = float(low), float(high)
+        self.span = float(low) + 0.0, float(high) + 0.0  # no -0
 
     def __repr__(self):
         return f"ParquetRows({self.path.name}, {self.num_rows:,} rows of {len(self.outputs)} outputs)"
@@ -137,6 +141,7 @@ def _pyarrow(path: Path) -> ModuleType:
 
 
 def _outputs(path: Path, schema, arrow: ModuleType, time: str, outputs: Sequence[str] | None) -> list[str]:
+    # pandas keeps an index as a column of such a name.
     numeric = [
         field.name
         for field in schema
@@ -144,6 +149,9 @@ def _outputs(path: Path, schema, arrow: ModuleType, time: str, outputs: Sequence
         or arrow.types.is_integer(field.type)
         or arrow.types.is_decimal(field.type)
     ]
+    numeric = [name for name in numeric if not re.fullmatch(r"__index_level_\d+__", name)]
+    if outputs is not None and time in outputs:
+        raise ValueError(f"outputs: expected other columns than {time!r}, which is the time")
     for name in [time, *(outputs or [])]:
         if name not in schema.names:
             raise ValueError(
@@ -152,4 +160,6 @@ def _outputs(path: Path, schema, arrow: ModuleType, time: str, outputs: Sequence
         if name != time and name not in numeric:
             raise ValueError(f"{path.name}: expected numbers in column {name!r}, got {schema.field(name).type}")
     found = [name for name in numeric if name != time] if outputs is None else list(outputs)
+    if not found:
+        raise ValueError(f"{path.name}: expected columns of numbers besides {time!r}, got {listed(schema.names)}")
     return list(checks.output_names(found))

@@ -136,7 +136,7 @@ def gates(table: pd.DataFrame, engine: str, colours: Mapping[str, str]) -> list[
             "prior": row.prior,
             "status": status(row.probability),
             "words": "not told apart" if row.latent in alike and status(row.probability) == "undecided" else "",
-            "others": {other: wide[row.latent, other] for other in others},
+            "others": {other: wide[row.latent, other] for other in others if (row.latent, other) in wide.index},
         }
         for row in table[table.engine == engine].sort_values("members", kind="stable").itertuples()
     ]

@@ -227,7 +227,10 @@ def _engines_note(table: pd.DataFrame, engines: list[str], differences: Mapping[
         return []
     first, second = (_whole(table, engine).set_index("latent").probability for engine in engines)
     names = [NAMES.get(engine, engine) for engine in engines]
-    difference = (first - second).abs()
+    # SVI's learnt scales may take equal covariances apart: only what both have.
+    difference = (first - second).abs().dropna()
+    if len(difference) == 0:
+        return []
     apart = difference[difference > LARGEST_ENGINE_DIFFERENCE].index
     predictive = differences.get("predictive mean") or 0.0
     if len(apart) == 0 and predictive > LARGEST_PREDICTIVE_DIFFERENCE:

@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 
-from alps_ppl.results.contributions import contribution, is_on, processes_together, strengths
+from alps_ppl.results.contributions import contribution, is_on, strengths, together
 from alps_ppl.results.engines import align_engines
 from alps_ppl.results.gaps import with_gaps
 from alps_ppl.results.inclusion import inclusion_probability
@@ -126,7 +126,7 @@ def plot_strengths(trees: Trees, *, unit: str = "unit of the output", axes: Any 
     """
     trees = as_trees(trees, needs="x")
     first = next(iter(trees.values()))
-    outputs, names = first["posterior"].to_dataset()["output"].values.astype(str), list(processes_together(first))
+    outputs, names = first["posterior"].to_dataset()["output"].values.astype(str), list(together(trees))
     if axes is None:
         height = 0.9 + 0.3 * len(outputs) + 0.055 * max(map(len, names))
         size = (2.6 + 0.85 * len(names), height * len(trees))
@@ -198,7 +198,7 @@ def plot_latents(
     first = next(iter(trees.values()))
     time = first["posterior"].to_dataset()["time"].values if time is None else np.asarray(time)
     order = np.argsort(time, kind="stable")
-    places, most = processes_together(first), strengths(trees).query("most").drop_duplicates("process")
+    places, most = together(trees), strengths(trees).query("most").drop_duplicates("process")
     output_of = dict(zip(most.process, most.output, strict=True))
     for (name, probability), ax in zip(on.items(), axes, strict=False):
         for place, (engine, tree) in enumerate(trees.items()):
@@ -222,10 +222,11 @@ def plot_latents(
 def _probable(trees: dict[str, xr.DataTree]) -> dict[str, dict[str, float]]:
     """The processes, those of equal covariance as one, that some engine has on (above 1/2): probability by engine."""
     found: dict[str, dict[str, float]] = {}
+    shared = together(trees)
     for engine, tree in trees.items():
         single = inclusion_probability(tree).values
         one_each = {tuple(places): float(single[places[0]]) for places in processes(tree).values()}
-        for name, places in processes_together(tree).items():
+        for name, places in shared.items():
             known = one_each.get(tuple(places))
             found.setdefault(name, {})[engine] = is_on(tree, places).mean() if known is None else known
     return {name: by_engine for name, by_engine in found.items() if max(by_engine.values()) > 0.5}
