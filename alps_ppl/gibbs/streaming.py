@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from jaxtyping import Array, Float, Int
 from tqdm.auto import tqdm
 
@@ -105,7 +104,7 @@ def sum_rows(
     needs every cell: one with rough latents or Student's noise, or, in several processes, with private memories.
     """
     _check_model(model)
-    if not isinstance(chunks, Iterable) or isinstance(chunks, (str, pd.DataFrame, np.ndarray)):
+    if not isinstance(chunks, Iterable) or isinstance(chunks, str) or hasattr(chunks, "shape"):
         raise TypeError(f"chunks: expected an iterable of (inputs, y), got {checks.short(chunks)}")
     span = getattr(chunks, "span", None) if span is None else span
     num_rows = getattr(chunks, "num_rows", None) if num_rows is None else num_rows
