@@ -1,5 +1,7 @@
 """The commands that fit many times, with ``fit``'s options: ``backtest``, ``calibrate`` and ``fit-many``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,22 @@ import click
 
 from alps_ppl.app.errors import BadInput, Interrupted
 from alps_ppl.app.fitting import fit, origin, overrides, settled
+
+
+@contextmanager
+def _told(file: Path | None, kept: Path) -> Iterator[None]:
+    """Bad input is one line; an interrupt says where the same command goes on. ``file``: the one that is read."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise BadInput(str(error).partition("\n")[0]) from error
+    except OSError as error:
+        why = error.strerror or error
+        if file is None:
+            raise BadInput(f"{error.filename or 'FILES'}: {why}") from None
+        raise BadInput(f"FILE: expected a CSV or Parquet file, got {str(file)!r}: {why}") from None
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; the same command goes on from {kept}") from None
 
 
 @click.command(
@@ -36,15 +54,8 @@ def backtest(outputs: str | None, **options: Any):
     numpyro.enable_x64()
     from alps_ppl.app.backtest_run import run_backtest
 
-    try:
+    with _told(options["file"], options["out"] / "backtest"):
         run_backtest(outputs=columns, settings=changed, **options)
-    except (ValueError, TypeError) as error:
-        raise BadInput(str(error).partition("\n")[0]) from error
-    except OSError as error:
-        name = str(options["file"])
-        raise BadInput(f"FILE: expected a CSV or Parquet file, got {name!r}: {error.strerror or error}") from None
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; the same command goes on from {options['out'] / 'backtest'}") from None
 
 
 @click.command(
@@ -77,14 +88,8 @@ def fit_many(files: tuple[Path, ...], outputs: str | None, settings: tuple[str, 
     numpyro.enable_x64()
     from alps_ppl.app.many_run import run_fit_many
 
-    try:
+    with _told(None, options["out"]):
         run_fit_many(files, outputs=columns, settings=changed, **options)
-    except (ValueError, TypeError) as error:
-        raise BadInput(str(error).partition("\n")[0]) from error
-    except OSError as error:
-        raise BadInput(f"{error.filename or 'FILES'}: {error.strerror or error}") from None
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; the same command goes on from {options['out']}") from None
 
 
 @click.command(
@@ -126,15 +131,8 @@ def calibrate(outputs: str | None, **options: Any):
     numpyro.enable_x64()
     from alps_ppl.app.calibrate_run import run_calibrate
 
-    try:
+    with _told(options["file"], options["out"]):
         run_calibrate(outputs=columns, settings=changed, origin=origin(), **options)
-    except (ValueError, TypeError) as error:
-        raise BadInput(str(error).partition("\n")[0]) from error
-    except OSError as error:
-        name = str(options["file"])
-        raise BadInput(f"FILE: expected a CSV or Parquet file, got {name!r}: {error.strerror or error}") from None
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; the same command goes on from {options['out']}") from None
 
 
 NOT_OF_A_BACKTEST = (

@@ -15,8 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from alps_ppl.gibbs.pivots import rounded_up
-from alps_ppl.gibbs.whitening import ROWS_AT_A_TIME, Sums, Whitened, add_rows, no_rows, no_sums, padded
+from alps_ppl.gibbs.whitening import Sums, Whitened, add_rows, no_rows, no_sums, padded
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.memory import PrivateMemory
 
@@ -65,8 +64,7 @@ class RowSums:
         self.num_rows, self.last = self.num_rows + len(times), times[-1]
 
     def _block(self, times, y, seen) -> None:
-        step = np.lcm(ROWS_AT_A_TIME, self.mesh.size)
-        times, y, seen = padded(times, (y, seen), -(-rounded_up(len(times)) // step) * step)
+        times, y, seen = padded(times, (y, seen), self.mesh.size)
         self.white, left_over = _add_white(self.mesh, self.basis, self.white, times, y, seen)
         self.left_over = np.maximum(self.left_over, left_over)
         if self.private is not None:

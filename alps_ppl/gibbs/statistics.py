@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, Int
 from alps_ppl.gibbs.families import Family
 from alps_ppl.gibbs.features import Features
 from alps_ppl.gibbs.layout import Layout
-from alps_ppl.gibbs.pivots import rounded_up, row_slices
-from alps_ppl.gibbs.whitening import ROWS_AT_A_TIME, add_rows, no_rows, padded
+from alps_ppl.gibbs.pivots import row_slices
+from alps_ppl.gibbs.whitening import add_rows, no_rows, padded
 from alps_ppl.model.memory import PrivateMemory
 
 
@@ -244,9 +244,7 @@ def _private_statistics(features: Features, patterns, pattern, filled, memory: P
     order = np.argsort(features.times, kind="stable")
     times = features.times[order]
     phi = np.zeros((len(times), 0)) if student or features.space is not None else features.phi(times)
-    # Tables of nearly as many rows share a compiled program.
-    num_rows = -(-rounded_up(len(times)) // ROWS_AT_A_TIME) * ROWS_AT_A_TIME
-    rows = padded(times, (phi, filled[order], patterns[order]), num_rows)
+    rows = padded(times, (phi, filled[order], patterns[order]))
     with jax.enable_x64(True):
         start = no_rows(len(memory.share), patterns.shape[1], phi.shape[1], filled.shape[1])
         grid = PrivateMemory(*(np.asarray(values, float) for values in memory))

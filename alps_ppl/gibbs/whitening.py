@@ -1,5 +1,6 @@
 """Sums over rows of what each point of a private memory's grid has whitened, from where its filters are."""
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from alps_ppl.gibbs.pivots import rounded_up
 from alps_ppl.model.memory import FilterState, PrivateMemory, kalman
 
 # Rows that are whitened before they are summed: 61 points' of 20 columns then stay in a processor's cache, which halves
@@ -35,8 +37,8 @@ class Whitened(NamedTuple):
 
 def no_sums(num_patterns: int, num_columns: int, num_outputs: int, points: tuple[int, ...] = ()) -> Sums:
     """Of no rows."""
-    zeros = lambda *shape: np.zeros((*points, *shape))  # noqa: E731
-    return Sums(zeros(num_patterns, num_columns, num_columns), zeros(num_outputs, num_columns), zeros(num_outputs))
+    shapes = (num_patterns, num_columns, num_columns), (num_outputs, num_columns), (num_outputs,)
+    return Sums(*(np.zeros((*points, *shape)) for shape in shapes))
 
 
 def no_rows(num_points: int, num_patterns: int, num_columns: int, num_outputs: int) -> Whitened:
@@ -90,9 +92,15 @@ def add_rows(
     return jax.lax.scan(block, jax.tree.map(jnp.asarray, so_far), blocks)[0]
 
 
-def padded(times: Float[np.ndarray, " row"], parts: tuple[np.ndarray, ...], num_rows: int) -> tuple[np.ndarray, ...]:
-    """Rows without a cell at the end, ``num_rows`` in all: they add nothing."""
-    more = num_rows - len(times)
+def padded(
+    times: Float[np.ndarray, " row"], parts: tuple[np.ndarray, ...], shared_by: int = 1
+) -> tuple[np.ndarray, ...]:
+    """``add_rows``' rows, and so many that ``shared_by`` devices have equally many: rows without a cell add nothing.
+
+    Tables of nearly as many rows share a compiled program.
+    """
+    step = math.lcm(ROWS_AT_A_TIME, shared_by)
+    more = -(-rounded_up(len(times)) // step) * step - len(times)
     return np.append(times, np.full(more, times[-1])), *(
         np.pad(part.astype(float), ((0, more), (0, 0))) for part in parts
     )
