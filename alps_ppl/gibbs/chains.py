@@ -89,12 +89,14 @@ def fit_gibbs(
         # Where a chunk leaves them: other places would compile its program anew.
         state = jax.device_put(state, NamedSharding(devices, BY_CHAIN))
         draws = jax.device_put(draws, NamedSharding(devices, BY_DRAW))
+    sweeps = partial(_sweeps, kernel.plan, devices, model, kernel.stats)
     with tqdm(total=total, initial=begin, desc="Gibbs", disable=not progress_bar, unit="sweep") as bar:
+        bar.set_postfix_str("compiling")
+        state, draws = jax.block_until_ready(sweeps(state, draws, begin, begin, first, thinning))
+        bar.unpause()  # what compiling took is no part of what is left
         for begin_chunk in range(begin, total, chunk):
             end = min(begin_chunk + chunk, total)
-            state, draws = jax.block_until_ready(
-                _sweeps(kernel.plan, devices, model, kernel.stats, state, draws, begin_chunk, end, first, thinning)
-            )
+            state, draws = jax.block_until_ready(sweeps(state, draws, begin_chunk, end, first, thinning))
             bar.update(end - begin_chunk)
             bar.set_postfix_str("warmup" if end <= num_warmup else _on(state), refresh=False)
             if checkpoint is not None and checkpoint.is_due(last=end == total):

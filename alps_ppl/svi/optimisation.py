@@ -187,6 +187,9 @@ def optimise(
     begin, (state, losses) = checkpoint.resume((state, losses)) if checkpoint else (0, (state, losses))
     chunk = max(1, num_steps // 100)
     with tqdm(total=num_steps, initial=begin, desc=name, disable=not progress_bar, unit="step") as bar:
+        bar.set_postfix_str("compiling")
+        state, losses, _ = jax.block_until_ready(program.steps(state, losses, begin, begin, temperatures, *arguments))
+        bar.unpause()  # what compiling took is no part of what is left
         for start in range(begin, num_steps, chunk):
             stop = min(start + chunk, num_steps)
             state, losses, done = program.steps(state, losses, start, stop, temperatures, *arguments)
