@@ -278,7 +278,7 @@ def differences(rows: dict[str, list[dict]]) -> pd.DataFrame:
     for row in sorted(rows["noisy_mixture"], key=lambda row: (row["noise_sd"], row["independent"])):
         named.setdefault(f"4.2, noise of sd {_kind(row['noise_sd'], row['independent'])}", []).append(row)
     found = {title: pd.DataFrame([row["differences"] for row in those]).max() for title, those in named.items()}
-    kinds = ["inclusion probability", "predictive mean", "predictive sd", "H mean", "H sd"]
+    kinds = ["inclusion probability", "predictive mean", "predictive sd"]
     return pd.DataFrame(found).T[kinds].rename_axis("experiment").reset_index()
 
 

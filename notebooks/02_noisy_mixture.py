@@ -284,16 +284,16 @@ for engine, prediction in predictions.items():
 # ## The engines side by side
 #
 # Left: the probabilities. Points off the diagonal are named: they are the duplicates, and nothing else. Middle: how far
-# the predictions are apart, output by output, in units of the Gibbs sampler's predictive sd. Right: the entries of $H$
-# in latents that both have on.
+# the predictions are apart, output by output, in units of the Gibbs sampler's predictive sd. Right: what each
+# process that both have on adds to each output, duplicates summed: its sd over time, with the sign of a loading.
 
 # %%
 comparison = alps.compare_engines(trees, predictions)
 axes = plots.plot_engines(comparison, unit="training sd")
 
 # %% [markdown]
-# The engines predict the same, to less than a tenth of a predictive sd. On the right Gibbs has the wider error bars,
-# for the reason above: it knows that the scale of $H$ is free.
+# The engines predict the same, to less than a tenth of a predictive sd. On the right they agree, too: what a process
+# adds has no free scale, other than $H$.
 #
 # ## What the shared noise does
 #

@@ -173,8 +173,8 @@ inclusion = alps.inclusion_table(fit)
 ax = plots.plot_inclusion(inclusion)
 
 # %% [markdown]
-# The daily cycle and both memories are in, and the decoys are out. The 12 h overtone is undecided, with a little over a
-# tenth: these data don't show it above so much noise. That is a fact about the data *and* the noise, as section 5 will
+# The daily cycle and both memories are in, and the decoys are out. The 12 h overtone is undecided, with about a
+# fifth: these data don't show it above so much noise. That is a fact about the data *and* the noise, as section 5 will
 # show.
 #
 # Single probabilities don't say which processes come *together*. These do:
@@ -188,15 +188,16 @@ alps.num_active(fit).round(3).T
 # %% [markdown]
 # Nearly all probability is on "24 h, slow, rough", with or without the overtone.
 #
-# Which series loads on which process?
+# How strongly does each process move each series? The number is the sd over time of what it adds to the series, and a
+# minus says that the series goes against the one that the process moves most.
 
 # %%
-axes = plots.plot_mixing({"gibbs": fit}, unit="training sd")
+axes = plots.plot_strengths({"gibbs": fit}, unit="training sd")
 
 # %% [markdown]
 # The daily cycle is the temperature's. The dew point hardly has it. The slow memory moves all six together: warm days
-# are damp days. The rough one moves temperature and dew point against one another. In the columns of processes that
-# are off (grey) $H$ has the prior's variance of 1 and a mean near 0.
+# are damp days. The rough one moves temperature and dew point against one another. The processes that are off
+# (grey) add little even in the few draws that have them on.
 #
 # ### The gap and the forecast
 #
@@ -256,7 +257,7 @@ for split in ("test", "gap"):
 # The forecast beats both rules, most of all for the temperature, whose days begin cool and stay so for a while. In the
 # gap it loses to the mean of the same hour, although the other two airports were observed all day. The reason is in
 # the model: the same two memories must serve six series, and what is JFK's alone is noise to it. On 13 July JFK rose
-# to 83 °F and LaGuardia to 76 °F.
+# to 84 °F and LaGuardia to 76 °F.
 #
 # The intervals hold somewhat fewer cells than 90 % in the forecast. The misses are mostly the dew point after its
 # fall. Six days are a small sample, in which all cells of a day miss together.

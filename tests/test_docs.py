@@ -2,9 +2,11 @@
 
 import pkgutil
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import alps_ppl as alps
 from alps_ppl.gibbs import conditionals, kernel
@@ -31,3 +33,18 @@ def test_the_sampler_page_has_every_conditional_and_every_set_of_moves():
 def test_the_api_page_has_every_public_name():
     text = (DOCS / "api.md").read_text()
     assert sorted(re.findall(r"^::: alps_ppl\.(\w+)$", text, re.MULTILINE)) == sorted(set(alps.__all__) - {"plots"})
+
+
+def test_the_conda_recipe_is_of_the_package():
+    """Names, lower bounds, Python, version, command and summary; an extra of a dependency is packages of its own."""
+    recipe = yaml.safe_load((DOCS.parent / "conda" / "meta.yaml").read_text())
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    of_extras = {"h5netcdf": "", "h5py": "", "xarray-einstats": ""}
+    expected = [f"python{project['requires-python']}", *project["dependencies"]]
+    needed = dict(re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=(\S+)", line).groups() for line in expected)
+    needed["matplotlib-base"] = needed.pop("matplotlib")  # conda's name of it without Qt
+    run = dict(re.fullmatch(r"([\w-]+)(?: >=(\S+))?", line).groups("") for line in recipe["requirements"]["run"])
+    assert run == needed | of_extras
+    assert recipe["package"] == {"name": project["name"], "version": project["version"]}
+    assert recipe["build"]["entry_points"] == [f"{name} = {place}" for name, place in project["scripts"].items()]
+    assert recipe["about"]["summary"] == project["description"]

@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 
 import alps_ppl as alps
+from alps_ppl.results.contributions import strengths
 
 
 def test_signs_are_aligned(trees):
@@ -37,9 +38,18 @@ def test_two_engines_side_by_side(trees, predictions):
     np.testing.assert_allclose(gates["difference"], (wide["svi"] - wide["gibbs"]).loc[gates.index])
     np.testing.assert_allclose(table.loc["predictive mean"]["difference"], 0.1)
     np.testing.assert_allclose(table.loc["predictive sd"]["difference"], 0.5)
-    on = wide.index[((wide > 0.5).all(axis=1)) & ~wide.index.str.contains(" or ")]
-    assert {of.split(", ")[1] for of in table.loc["H mean"].index} == set(on)
-    assert len(on) > 0
+    found = strengths(trees).set_index(["engine", "output", "process"])
+    for of, row in table.loc["strength sd"].iterrows():
+        assert row["svi"] == found.loc[("svi", *of.split(", ")), "sd"]
+    assert {of.split(", ")[1] for of in table.loc["strength mean"].index} == {"T=7 + T=7 again", "smooth"}
+
+
+def test_neither_the_sign_nor_the_scale_of_H_is_a_difference(trees, predictions):
+    posterior = trees["gibbs"]["posterior"].to_dataset()
+    other = trees["gibbs"].copy()
+    other["posterior"] = xr.DataTree(posterior.assign(x=posterior["x"] / -3, H=posterior["H"] * -3))
+    table = alps.compare_engines({"svi": trees["gibbs"], "gibbs": other}, predictions).set_index("quantity")
+    np.testing.assert_allclose(table.loc[["strength mean", "strength sd"]].difference, 0, atol=1e-12)
 
 
 def test_an_engine_beside_itself(fits, predictions):

@@ -177,7 +177,7 @@ def test_engines():
     axes = plots.plot_engines(pd.DataFrame(rows, columns=columns))
     assert axes[0].texts[0].get_text().endswith("a: 1.00, 0.50")
     assert [bar.get_height() for bar in axes[1].patches] == [0.2, 0.1]
-    rows += [("H mean", "u, a", 1.0, 0.9, 0.1, np.nan), ("H sd", "u, a", 0.1, 0.2, -0.1, np.nan)]
+    rows += [("strength mean", "u, a", 1.0, 0.9, 0.1, np.nan), ("strength sd", "u, a", 0.1, 0.2, -0.1, np.nan)]
     axes = plots.plot_engines(pd.DataFrame(rows, columns=columns))
     assert axes[2].get_xlabel() == "SVI"
 

@@ -7,20 +7,22 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from alps_ppl.results.contributions import is_on, strengths, together
 from alps_ppl.results.fits import Fit
-from alps_ppl.results.inclusion import inclusion_probability, inclusion_table
+from alps_ppl.results.inclusion import inclusion_table
 from alps_ppl.results.trees import Trees, as_tree, as_trees
 
 
 def compare_engines(trees: Mapping[str, Fit | xr.DataTree], predictions: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """Two posteriors of one model side by side: inclusion probabilities, predictions, the mixing matrix.
+    """Two posteriors of one model side by side: inclusion probabilities, predictions, what each process adds.
 
     ``trees`` are two fits or their trees and ``predictions`` two of ``predict``'s at the same inputs, by engine.
-    A row per ``quantity`` and ``of`` (a latent, a group, an output, or output and latent), with a column for each
+    A row per ``quantity`` and ``of`` (a latent, a group, an output, or output and process), with a column for each
     engine, their ``difference`` (first less second) and its Monte Carlo error ``mcse`` (NaN where neither has one).
     "predictive mean" has the root mean square of the difference over times, and "predictive sd" the difference of the
-    mean sds, both in the second engine's mean sds. "H mean" and "H sd" are of latents that both have on (above 1/2),
-    signs aligned, in H's unit, over the draws in which they are.
+    mean sds, both in the second engine's mean sds. "strength mean" and "strength sd" are of processes that
+    both have on (above 1/2): the sd over time of what a process adds to an output, in the unit of the outputs that were
+    fitted, mean and sd over draws, with a sign as in ``plots.plot_strengths``. H by itself has no scale of its own.
 
     Raises a ValueError unless there are two of each, of the same engines, inputs and outputs.
     """
@@ -31,7 +33,7 @@ def compare_engines(trees: Mapping[str, Fit | xr.DataTree], predictions: Mapping
     first, second = trees
     _check_alike(*predictions.values())
     found = as_trees(trees, needs="x", groups=("posterior", "constant_data"))
-    rows = [*_of_gates(found), *_of_predictions(predictions), *_of_mixing(found)]
+    rows = [*_of_gates(found), *_of_predictions(predictions), *_of_strengths(found)]
     frame = pd.DataFrame(rows, columns=["quantity", "of", first, second, "difference", "mcse"])
     return frame.assign(difference=frame.difference.fillna(frame[first] - frame[second]))
 
@@ -124,15 +126,16 @@ def _of_predictions(predictions: Mapping[str, xr.Dataset]) -> Iterator[dict[str,
         yield {"quantity": "predictive sd", "of": output} | mean_sd
 
 
-def _of_mixing(trees: Mapping[str, xr.DataTree]) -> Iterator[dict[str, Any]]:
-    """Of the latents that both engines have on, the draws of H in which they are."""
-    posteriors = align_engines(trees)
-    on = np.all([inclusion_probability(tree).values > 0.5 for tree in trees.values()], axis=0)
-    first = next(iter(posteriors.values()))
-    for j in np.flatnonzero(on):
-        for i, output in enumerate(first["output"].values.astype(str)):
-            here = {name: p[["H", "b"]].isel(latent=j, output=i) for name, p in posteriors.items()}
-            H = {name: p["H"].where(p["b"] == 1) for name, p in here.items()}
-            of = f"{output}, {first['latent'].values[j]}"
-            yield {"quantity": "H mean", "of": of} | {name: float(h.mean()) for name, h in H.items()}
-            yield {"quantity": "H sd", "of": of} | {name: float(h.std()) for name, h in H.items()}
+def _of_strengths(trees: Mapping[str, xr.DataTree]) -> Iterator[dict[str, Any]]:
+    """``strengths`` of the processes that both engines have on, in the sign of the first engine."""
+    table, first = strengths(trees), next(iter(trees))
+    for process, places in together(trees).items():
+        if any(is_on(tree, places).mean() <= 0.5 for tree in trees.values()):
+            continue
+        rows = table[table.process == process].pivot(index="output", columns="engine", values=["mean", "sd"])
+        most = table.output[(table.engine == first) & (table.process == process) & table.most].item()
+        means = rows["mean"] * np.where(rows["mean"].loc[most] < 0, -1.0, 1.0)
+        for output in dict.fromkeys(table.output):
+            of = f"{output}, {process}"
+            yield {"quantity": "strength mean", "of": of, **means.loc[output]}
+            yield {"quantity": "strength sd", "of": of, **rows["sd"].loc[output]}

@@ -35,7 +35,7 @@ DIFFERENCES = {
     "places.",
     "predictive mean": "Between the engines' predictions: root mean square of the worst output, in its mean sd.",
     "predictive sd": "Between the widths of the engines' bands, of the worst output, in its mean sd.",
-    "H mean": "Between the engines' loadings on latents that both have on, in training sds.",
+    "strength mean": "Between the engines, of the sd of what a process adds to an output, on in both, in training sds.",
 }
 
 

@@ -41,14 +41,16 @@ def plot_training(fit: SVIFit, *, axes: Any = None) -> np.ndarray:
 
 
 def plot_engines(comparison: pd.DataFrame, *, unit: str = "unit of the output", axes: Any = None) -> np.ndarray:
-    """``compare_engines`` as a picture: inclusion probabilities, predictions per output, H's means with their sds.
+    """``compare_engines`` as a picture: inclusion probabilities, predictions per output, what each process adds.
+
+    The third is the sd over time of what a process adds to an output, as in ``plot_strengths``: mean and sd over draws.
 
     Parameters
     ----------
     comparison
         ``compare_engines``'s table.
     unit
-        Of H: the unit of the outputs that were fitted.
+        The unit of the outputs that were fitted.
     axes
         Three; a new figure if left out.
 
@@ -65,11 +67,11 @@ def plot_engines(comparison: pd.DataFrame, *, unit: str = "unit of the output", 
     parts = dict(list(comparison.groupby("quantity")))
     _gates(axes[0], parts["inclusion probability"], engines)
     _predictions(axes[1], parts["predictive mean"], parts["predictive sd"], engines)
-    if "H mean" in parts:
-        H, spread = ([parts[quantity][engine] for engine in engines] for quantity in ("H mean", "H sd"))
-        axes[2].errorbar(*H, xerr=spread[0], yerr=spread[1], fmt="o", markersize=3, color="black", elinewidth=0.7)
-        _diagonal(axes[2], engines, np.min(H), np.max(H))
-    axes[2].set_title(f"H ± sd [{unit}], latents on in both", fontsize=10, loc="left")
+    if "strength mean" in parts:
+        mean, sd = ([parts[quantity][engine] for engine in engines] for quantity in ("strength mean", "strength sd"))
+        axes[2].errorbar(*mean, xerr=sd[0], yerr=sd[1], fmt="o", markersize=3, color="black", elinewidth=0.7)
+        _diagonal(axes[2], engines, np.min(mean), np.max(mean))
+    axes[2].set_title(f"sd of what each adds ± sd [{unit}], on in both", fontsize=10, loc="left")
     return axes
 
 
