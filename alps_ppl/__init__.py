@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from alps_ppl.results.engines import align_signs, compare_engines
     from alps_ppl.results.files import load, load_conversion, save
     from alps_ppl.results.inclusion import gate_diagnostics, gate_vectors, inclusion_table, num_active
+    from alps_ppl.results.innovations import innovation_checks
     from alps_ppl.results.outliers import outliers
     from alps_ppl.results.prediction import log_predictive_density, predict
     from alps_ppl.results.refits import ArvizWrapper
@@ -59,6 +60,7 @@ _LAZY = {
     "results.engines": "align_signs compare_engines",
     "results.files": "load load_conversion save",
     "results.inclusion": "gate_diagnostics gate_vectors inclusion_table num_active",
+    "results.innovations": "innovation_checks",
     "results.outliers": "outliers",
     "results.prediction": "log_predictive_density predict",
     "results.refits": "ArvizWrapper",
@@ -80,10 +82,10 @@ __all__ = [
     "PrivateMemory", "SVIFit", "SparseGaussianProcess", "StructuredMeanField", "SummedRows", "VBFit", "align_signs",
     "annealed_temperature", "backtest", "calibrate", "cell_tree", "compare_engines", "covariance", "cycles",
     "discrete_elbo", "fit_gibbs", "fit_many", "fit_svi", "fit_vb", "from_mcmc", "gate_diagnostics", "gate_vectors",
-    "inclusion_sensitivity", "inclusion_table", "init_from_svi", "init_from_vb", "integrated_walk", "interchangeable",
-    "linear", "linear_periodic", "load", "load_conversion", "log_predictive_density", "num_active", "on_column",
-    "outliers", "plots", "predict", "private_memory", "prune", "random_walk", "read_table", "relaxed_program", "save",
-    "scales", "split_table", "step", "sum_rows", "to_datatree", "variance_shares", "white",
+    "inclusion_sensitivity", "inclusion_table", "init_from_svi", "init_from_vb", "innovation_checks", "integrated_walk",
+    "interchangeable", "linear", "linear_periodic", "load", "load_conversion", "log_predictive_density", "num_active",
+    "on_column", "outliers", "plots", "predict", "private_memory", "prune", "random_walk", "read_table",
+    "relaxed_program", "save", "scales", "split_table", "step", "sum_rows", "to_datatree", "variance_shares", "white",
 ]
 # fmt: on
 

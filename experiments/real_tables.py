@@ -76,14 +76,19 @@ def table(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray, bool]:
     return t, y + 0.3 * rng.normal(size=(n, p)), shares_memory
 
 
+def model_of(t: np.ndarray, num_outputs: int, *, paper: bool) -> alps.ALPS:
+    """The daily cycle, two memories and two decoys; with copies and private memories, or the paper's model."""
+    latents = {"daily": alps.linear_periodic(DAY), "slow": kernels.Exp(scale=96.0), "rough": kernels.Exp(scale=6.0)}
+    latents |= {name: alps.linear_periodic(period) for name, period in CYCLES.items()}
+    more = {} if paper else {"copies": dict.fromkeys(["daily", *CYCLES], 2), "private_memory": alps.private_memory(t)}
+    return alps.ALPS(latents, num_outputs, noise_variance=dist.InverseGamma(1.0, 0.2), **more)
+
+
 def row(kind: str, seed: int, *, paper: bool, num_warmup: int, num_samples: int) -> dict:
     """What is said of one table."""
     t, y, shares_memory = table(kind, seed)
     y = (y - y.mean(0)) / y.std(0)
-    latents = {"daily": alps.linear_periodic(DAY), "slow": kernels.Exp(scale=96.0), "rough": kernels.Exp(scale=6.0)}
-    latents |= {name: alps.linear_periodic(period) for name, period in CYCLES.items()}
-    more = {} if paper else {"copies": dict.fromkeys(["daily", *CYCLES], 2), "private_memory": alps.private_memory(t)}
-    model = alps.ALPS(latents, y.shape[1], noise_variance=dist.InverseGamma(1.0, 0.2), **more)
+    model = model_of(t, y.shape[1], paper=paper)
     start = time.perf_counter()
     lengths = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": 2}
     fit = alps.fit_gibbs(model, t, y, rng_key=jax.random.key(seed), progress_bar=False, **lengths)

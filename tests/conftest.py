@@ -25,11 +25,10 @@ if jax.__version_info__ < (0, 11):  # 0.12 doesn't know the flag, and XLA stops 
     UNOPTIMISED["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
 
 
-def pytest_configure(config):
-    """The quick tests, and the processes that they start, run unoptimised code."""
-    if config.option.markexpr == "not slow":
-        jax.config.update("jax_disable_most_optimizations", True)
-        os.environ.update(UNOPTIMISED)
+def pytest_configure():
+    """The tests, and the processes that they start, run unoptimised code."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    os.environ.update(UNOPTIMISED)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,22 +43,11 @@ def forget_programs():
 
 
 @pytest.fixture(scope="module")
-def quick_to_compile():
-    """The module's slow tests, too, run unoptimised code: they compile for longer than they run.
-
-    Not where the command runs ``finished_run``'s sizes: a killed process is compared with that run to the bit.
-    """
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
+def optimised():
+    """The module's tests run for longer than they compile."""
+    jax.config.update("jax_disable_most_optimizations", False)
     yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.fixture
-def unoptimised(monkeypatch):
-    """Processes that the test starts run unoptimised code."""
-    for name, value in UNOPTIMISED.items():
-        monkeypatch.setenv(name, value)
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="session")

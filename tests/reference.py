@@ -169,6 +169,18 @@ def own_covariance(share, lengthscale, t1, t2, factors=1.0):
     return np.array(memory) + (1 - share) * np.eye(len(t1), len(t2)) * (t1 is t2) * factors
 
 
+def innovations(e, variance, own, t):
+    """(e_t - E[e_t | earlier ones]) / sd by dense conditioning, one cell at a time; ``own`` is C (time, time)."""
+    e, order, z = np.asarray(e, float), np.argsort(t, kind="stable"), np.full(len(e), np.nan)
+    seen = []
+    for k in (k for k in order if not np.isnan(e[k])):
+        K, cross = variance * own[np.ix_(seen, seen)], variance * own[k, seen]
+        gain = np.linalg.solve(K, cross) if seen else cross
+        z[k] = (e[k] - gain @ e[seen]) / np.sqrt(variance * own[k, k] - gain @ cross)
+        seen.append(k)
+    return z
+
+
 def factor_posterior(grid, log_prior, e, share, lengthscale, t):
     """p(v | e) of every combination of noise factors, (combination, cell) and (combination,)."""
     combinations = np.array(list(itertools.product(range(len(grid)), repeat=len(t))))

@@ -13,8 +13,6 @@ import alps_ppl as alps
 from experiments import boston, subsets
 from models import boston_housing
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 @pytest.fixture(scope="module")
 def few_columns():

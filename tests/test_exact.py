@@ -27,8 +27,6 @@ from alps_ppl.gibbs.moves import MOVES
 from alps_ppl.gibbs.sweep import sweep
 from benchmarks.cases import stand_ins
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 COVARIANCES = {
     "rough": kernels.Exp(scale=1.0),
     "smooth": kernels.ExpSquared(scale=1.5),

@@ -15,8 +15,6 @@ from tinygp import kernels
 
 import alps_ppl as alps
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 NEW = np.array([0.3, 17.0, 41.5, 60.0])
 both_engines = pytest.mark.parametrize("engine", [pytest.param("svi", marks=pytest.mark.slow), "gibbs"])
 
@@ -76,7 +74,7 @@ def test_a_fit_comes_back(either_fit, saved, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["small.nc"]
 
 
-def test_in_a_fresh_process(either_fit, saved, tmp_path, unoptimised):
+def test_in_a_fresh_process(either_fit, saved, tmp_path):
     alps.predict(either_fit, NEW).to_netcdf(tmp_path / "expected.nc", engine="h5netcdf")
     code = f"""
 import jax, numpyro; numpyro.enable_x64()

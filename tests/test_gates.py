@@ -17,8 +17,6 @@ import alps_ppl as alps
 from alps_ppl.gibbs.kernel import CHOICE, SETS
 from alps_ppl.results.trees import prior_any
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 def test_program_is_the_priors_product():
     """By differences over (b, theta), x and H held: a shared gate and the Beta count once, a sure gate not at all."""

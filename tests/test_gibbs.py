@@ -27,8 +27,6 @@ from alps_ppl.gibbs.statistics import Statistics
 from alps_ppl.gibbs.sweep import sweep
 from alps_ppl.results.inclusion import worst_convergence
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 ROOT = Path(__file__).parents[1]
 
 

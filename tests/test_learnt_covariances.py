@@ -10,8 +10,6 @@ import alps_ppl as alps
 from alps_ppl.model.covariances import parameters
 from alps_ppl.svi.fit import _starts
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 PERIOD, SCALE = 7.3, 2.0
 MODEL = alps.ALPS(
     {"sine": alps.linear_periodic(7.0), "decoy": alps.linear_periodic(4.0)},

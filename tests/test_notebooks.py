@@ -44,7 +44,7 @@ def test_kept_outputs_are_whole_and_clean(script):
 
 @pytest.mark.slow
 @each_notebook
-def test_notebook_runs(script, monkeypatch, unoptimised):
+def test_notebook_runs(script, monkeypatch):
     """At its quick size, in its own folder, as a reader would; a cell that raises fails the test."""
     monkeypatch.setenv("ALPS_NOTEBOOK_QUICK", "1")
     monkeypatch.delenv("MPLBACKEND", raising=False)  # the kernel chooses its own

@@ -17,8 +17,6 @@ import alps_ppl as alps
 from alps_ppl.model.draws import LatentDraws
 from alps_ppl.results.prediction import PredictiveDraws, log_density, predictive, summarise
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 NEW = np.array([0.5, 5.0, 9.5, 3.0, 200.0])
 
 

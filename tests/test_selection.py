@@ -13,8 +13,6 @@ from tinygp import kernels
 
 import alps_ppl as alps
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 COVARIANCES = {
     "rough": kernels.Exp(scale=1.0),
     "sine 2": alps.linear_periodic(2.0),

@@ -146,7 +146,7 @@ def test_the_page_s_example():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_sktime_s_own_checks(quick_to_compile):
+def test_sktime_s_own_checks():
     from sktime.utils.estimator_checks import check_estimator
 
     check_estimator(AlpsForecaster, raise_exceptions=True, verbose=False)

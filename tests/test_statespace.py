@@ -19,8 +19,6 @@ from alps_ppl.gibbs import features
 from alps_ppl.gibbs.features import latent_features
 from alps_ppl.gibbs.statespace import markov_terms
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 COVARIANCES = {
     "exp": kernels.Exp(scale=0.7),
     "matern32": kernels.Matern32(scale=1.2),

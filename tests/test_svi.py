@@ -22,8 +22,6 @@ from alps_ppl.svi import fit as fit_module
 from alps_ppl.svi.inducing import initial_inducing_inputs, unresolved
 from alps_ppl.svi.optimisation import _spread, compiled, in_logit_space
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 # One model, one size and one number of steps wherever they will do: a fit of the same shapes compiles nothing.
 MODEL = periods(noise_variance=0.1)
 T, Y, F = sines()

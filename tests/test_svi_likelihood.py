@@ -17,8 +17,6 @@ from alps_ppl.svi.guide import StructuredMeanField
 from alps_ppl.svi.likelihood import LIKELIHOODS, expected_log_likelihood
 from alps_ppl.svi.optimisation import compiled
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 T, Y, F = sines()
 Y = np.where(np.random.default_rng(1).random(Y.shape) < 0.1, np.nan, Y)
 Z = np.linspace(0, 39, 5)

@@ -16,6 +16,7 @@ from alps_ppl.results.cycles import cycles
 from alps_ppl.results.engines import compare_engines, largest_differences
 from alps_ppl.results.fits import OF_A_FAMILY
 from alps_ppl.results.inclusion import log_joint_r_hat, worst_convergence
+from alps_ppl.results.innovations import innovation_checks, suspicious
 from alps_ppl.results.outliers import LIGHT, cell_weights
 from alps_ppl.results.scales import interchangeable, scales
 from alps_ppl.results.shares import variance_shares
@@ -23,7 +24,7 @@ from alps_ppl.tables.data import Data
 
 TABLES = ("inclusion.csv", "predictions.csv", "scores.csv", "comparison.csv", "variance_shares.csv", "cycles.csv")
 # Only where the model has what they are of.
-SOME_TABLES = ("scales.csv", "interchangeable.csv", "outliers.csv")
+SOME_TABLES = ("scales.csv", "interchangeable.csv", "outliers.csv", "innovations.csv")
 POSTERIORS = ("posterior_svi.nc", "posterior_vb.nc", "posterior_gibbs.nc")
 FILES = (*TABLES, *SOME_TABLES, *BACKTEST, *POSTERIORS, "summary.json", "report.html")
 
@@ -50,13 +51,16 @@ def write(outcome: Outcome, cells: pd.DataFrame, about: dict[str, Any], out: Pat
     cycles(outcome.trees).to_csv(out / "cycles.csv", index=False)
     light = _light_cells(outcome)
     standing_out = outcome.problem.spikes if light is None else light
-    some = scales(outcome.trees), interchangeable(outcome.trees), standing_out
+    left = innovation_checks(outcome.fitted["gibbs"].fit) if "gibbs" in outcome.fitted else None
+    some = scales(outcome.trees), interchangeable(outcome.trees), standing_out, left
     for name, table in zip(SOME_TABLES, some, strict=True):
         if table is not None and len(table):
             table.to_csv(out / name, index=False)
     summary, comparison = _summary(outcome, cells, about), None
     if light is not None:
         summary["data"]["light_cells"] = len(light)
+    if left is not None:
+        summary["gibbs"]["suspicious_innovations"] = suspicious(left).to_dict("records")
     if len(outcome.fitted) == 2:
         comparison = compare_engines(outcome.trees, predictions)
         comparison.to_csv(out / "comparison.csv", index=False)

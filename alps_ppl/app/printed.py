@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from alps_ppl.app.problem import Outcome
-from alps_ppl.app.report.notes import interchangeable_notes, one_output_notes, scale_notes
+from alps_ppl.app.report.notes import innovation_notes, interchangeable_notes, one_output_notes, scale_notes
 from alps_ppl.app.report.sections import combinations, thinned
 from alps_ppl.app.report.verdict import FEWEST_TIMES, chains_apart
 from alps_ppl.results.inclusion import LARGEST_LOG_JOINT_R_HAT, disagreements
@@ -46,6 +46,8 @@ def findings(outcome: Outcome, summary: dict[str, Any], out: Path) -> None:
     rows = {(split, name): row for split, by_name in summary["scores"].items() for name, row in by_name.items()}
     click.echo(_text(pd.DataFrame(rows).T.dropna(how="all")))  # a forecast has no observed cell to score
     click.echo("\n" + ", ".join(f"{engine}: {summary[engine]['seconds']:.1f} s" for engine in engines))
+    for note in innovation_notes(summary):
+        click.echo(note.text)
     if "gibbs" in engines:
         _warn(outcome.table, summary["gibbs"]["max_rhat"], summary["gibbs"]["lp_rhat"])
     click.echo(f"Written to {out}; as a page: {shlex.join(['alps-ppl', 'report', str(out)])}")

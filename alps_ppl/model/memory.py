@@ -247,6 +247,20 @@ class OutputNoise(_Noise):
     def log_prob(self, value):
         return self.by_cell(value).sum((-2, -1))
 
+    def innovations(self, value: Float[Array, "*batch time output"]) -> Float[Array, "*batch time output"]:
+        """What each cell differs by from its mean given the output's earlier ones, in sds; 0 where it is missing."""
+        order, _, white = self._filtered(value)
+        return jnp.moveaxis(white, 0, -2)[..., jnp.argsort(order), :]
+
+    def _filtered(self, value: Float[Array, "*batch time output"]) -> tuple[Array, Filter, Array]:
+        """The times' order, the filter in it, and the whitened errors (time, *batch, output)."""
+        order = jnp.argsort(self.inputs)
+        errors = jnp.where(self.observed, value - self.f, 0.0) / jnp.sqrt(self.own_variance)
+        lanes = jnp.moveaxis(errors[..., order, :], -2, 0)
+        precision = self.precision[order].reshape(len(order), *[1] * (lanes.ndim - 2), -1)
+        filter_ = kalman(self.memory, self.inputs[order], precision, self.f.dtype)
+        return order, filter_, filter_.whiten(lanes)
+
     def by_cell(
         self, value: Float[Array, "*batch time output"], tails: NoiseFactors | None = None
     ) -> Float[Array, "*batch time output"]:
@@ -254,13 +268,8 @@ class OutputNoise(_Noise):
 
         With ``tails`` the factor of the cell itself is summed out, and those of the earlier ones are given.
         """
-        order = jnp.argsort(self.inputs)
-        errors = jnp.where(self.observed, value - self.f, 0.0) / jnp.sqrt(self.own_variance)
-        lanes = jnp.moveaxis(errors[..., order, :], -2, 0)
-        precision = self.precision[order].reshape(len(order), *[1] * (lanes.ndim - 2), -1)
-        seen = precision > 0
-        filter_ = kalman(self.memory, self.inputs[order], precision, self.f.dtype)
-        white = filter_.whiten(lanes)
+        order, filter_, white = self._filtered(value)
+        seen = filter_.inverse_sd > 0
         sd = jnp.sqrt(self.own_variance) / jnp.where(seen, filter_.inverse_sd, 1.0)
         density = norm.logpdf(white * sd, 0.0, sd)
         if tails is not None:

@@ -65,6 +65,7 @@ def _context(run: RunFolder) -> dict[str, Any]:
         num_chains=num_chains,
         num_times=notes.num_times(run),
         differences=run.summary.get("largest_differences"),
+        misfit=notes.innovation_notes(run.summary),
         at_least=notes.at_least(run.trees["gibbs" if gibbs is not None else next(iter(run.trees))]),
     )
     found.notes.extend([*notes.held_out_notes(run, found.engine), *notes.spikes_note(run)])

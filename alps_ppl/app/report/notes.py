@@ -10,7 +10,7 @@ from scipy.stats import norm, poisson
 
 from alps_ppl.app.report.run_folder import RunFolder
 from alps_ppl.app.report.sections import percent
-from alps_ppl.app.report.verdict import NAMES, Note
+from alps_ppl.app.report.verdict import NAMES, Note, listed
 from alps_ppl.results.inclusion import ON, gates_of
 from alps_ppl.results.scales import groups, interchangeable, scales
 from alps_ppl.results.shares import of_one_output
@@ -69,6 +69,33 @@ def tails_note(run: RunFolder, engine: str) -> list[Note]:
         return []
     text = f"{far} of {len(sds):,} fitted cells are more than {FAR:g} sds off, where normal noise leaves {expected:.1g}"
     return [Note("caution", f"{text}: its tails are heavy. fit --noise student (noise_df=4) weighs such cells less.")]
+
+
+def innovation_notes(summary: dict[str, Any]) -> list[Note]:
+    """That what is left of outputs isn't noise that is independent over times and outputs."""
+    found = pd.DataFrame(summary.get("gibbs", {}).get("suspicious_innovations", []))
+    notes = []
+    for check, rows in found.groupby("check", sort=False) if len(found) else []:
+        first: Any = next(rows.itertuples())
+        names = [f"{row.output} and {row.other}" if row.other else str(row.output) for row in rows.head(4).itertuples()]
+        named = listed([*names, f"{len(rows) - 4} more"] if len(rows) > 4 else names)
+        size = f"({names[0]}: correlation {first.correlation:.2f}"
+        if check == "over time":
+            rows_on = f"over {first.lag} row{'s' * (first.lag > 1)}"
+            text = (
+                f"What the model leaves of {named} isn't noise: it goes on from row to row {size} {rows_on}, p = "
+                f"{first.p_value:.1g}). Something is behind {'them' if len(rows) > 1 else 'it'} that no process and no "
+                "memory here can say, and a process that is on may stand in for it. A cycle that isn't offered may be "
+                "missing, or memories of each output's own, where the model has none."
+            )
+        else:
+            text = (
+                f"What the model leaves of {named} goes together within a row {size}, p = {first.p_value:.1g}): "
+                "outputs share noise or a process that isn't offered, and a process that is on may stand in for it. "
+                "white() offers shared noise."
+            )
+        notes.append(Note("bad", text))
+    return notes
 
 
 def own_memory_note(run: RunFolder, shares: dict[str, Any]) -> list[Note]:

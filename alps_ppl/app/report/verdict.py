@@ -54,13 +54,15 @@ def verdict(
     num_times: int | None = None,
     differences: Mapping[str, float | None] | None = None,
     at_least: Mapping[str, Sequence[float]] | None = None,
+    misfit: Sequence[Note] = (),
 ) -> Verdict:
     """The answer of ``inclusion_table``'s ``table``.
 
     ``lp_r_hat`` and ``num_chains`` are the Gibbs run's, ``num_times`` the table's, ``differences`` those between the
     engines. The numbers are the sampler's where there is one. Latents of equal covariance count as one candidate, but
     for those of ``at_least``, which can change places: by their group's name, the probabilities that at least one, two,
-    ... of them are on. A prior of 0 or 1 makes no candidate, and neither does the name of a decoy.
+    ... of them are on. ``misfit``: that what is left isn't noise. A prior of 0 or 1
+    makes no candidate, and neither does the name of a decoy.
     """
     if len(table) == 0:
         raise ValueError("table: expected inclusion_table's result, got no rows")
@@ -74,7 +76,9 @@ def verdict(
     decoys = _decoys(table, engine)
     answer = _answer(free, decoys)
     headline = f"{in_short} Taken all together: {answer[0].lower()}{answer[1:]}" if disagree else f"{answer} {in_short}"
-    notes = [convergence, *_engines_note(table, engines, differences or {}), *decoys]
+    if misfit:
+        headline += " But what the model leaves of the outputs isn't noise, so none of this is settled."
+    notes = [*misfit, convergence, *_engines_note(table, engines, differences or {}), *decoys]
     if num_times is not None and num_times < FEWEST_TIMES:
         headline = f"{num_times} times are too few to tell one process from another. {headline}"
         text = (

@@ -1,0 +1,134 @@
+"""Whether what a model leaves of the outputs is the noise that it says: independent over times and over outputs.
+
+An innovation is what a cell differs by from what is expected of it given a draw of f and the output's earlier cells, in
+sds: (y - f) / sigma, and with a private memory what its Kalman filter leaves. At the truth innovations are independent
+standard normals. So they are at a draw of the posterior, over tables from the model: a draw and its table have the same
+joint distribution as the truth and its table (pivotal quantities; V. E. Johnson, Bayesian Analysis 2, 2007). A test
+of one draw's innovations is therefore exact where the engine is. The median of many draws' p-values is at most p with
+a probability of at most 2 p, whatever their dependence, and twice it is what is said.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Float
+from numpyro import handlers
+from scipy import stats
+
+from alps_ppl import checks
+from alps_ppl.model.alps import ALPS
+from alps_ppl.model.memory import OutputNoise
+from alps_ppl.results.fits import Fit, check_fit
+
+NUM_DRAWS = 50
+# Fewer pairs of cells have no correlation to speak of.
+FEWEST_PAIRS = 12
+# Of all rows together, where nothing is wrong; and a smaller correlation is no matter, however many cells tell it.
+LEVEL, LEAST_CORRELATION = 0.01, 0.1
+COLUMNS = ["check", "output", "other", "lag", "correlation", "p_value"]
+
+
+def innovation_checks(fit: Fit, *, num_draws: int = NUM_DRAWS) -> pd.DataFrame:
+    """Tests of the innovations, the least probable first: a row per output and per pair of outputs.
+
+    ``check`` is "over time", Ljung and Box's test of an output's autocorrelations, or "between outputs", of two
+    outputs' correlation within a row. ``correlation`` is the mean over draws, over time that of the ``lag`` (rows,
+    missing cells among them) where it is largest in size. ``p_value`` is for the one row: multiply it by the number of
+    rows. Small ones say that an output swings, jumps or follows another in a way that no process and no memory here can
+    say; then a gate may say it. Inputs of several columns have no order, and no row "over time".
+
+    Parameters
+    ----------
+    fit
+        Of any engine; only a sampler's draws make the p-values exact.
+    num_draws
+        At most so many draws, evenly spread over the chains.
+
+    Raises a TypeError for what isn't a fit, and a ValueError for a fit of sums, which has no rows.
+    """
+    check_fit(fit)
+    checks.whole_number("num_draws", num_draws)
+    if getattr(getattr(fit, "features", None), "num_rows", 0):
+        raise ValueError("fit: expected one of rows, got one of their sums; what each row leaves isn't kept")
+    z = innovations(fit, num_draws)
+    inputs, outputs = np.asarray(fit.inputs), fit.model.outputs
+    rows: list[dict[str, Any]] = []
+    if inputs.ndim == 1:
+        z = z[:, np.argsort(inputs, kind="stable")]
+        rows += [
+            {"check": "over time", "output": name, "other": "", **over_time(z[..., i])}
+            for i, name in enumerate(outputs)
+        ]
+    rows += [
+        {"check": "between outputs", "output": outputs[i], "other": outputs[j], **between(z[..., i], z[..., j])}
+        for i in range(len(outputs))
+        for j in range(i)
+    ]
+    table = pd.DataFrame([row for row in rows if "p_value" in row], columns=COLUMNS)
+    return table.sort_values("p_value", kind="stable", ignore_index=True)
+
+
+def suspicious(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of ``innovation_checks`` that chance makes in at most one table of a hundred, all rows together."""
+    return table[(table.p_value * len(table) <= LEVEL) & (table.correlation.abs() >= LEAST_CORRELATION)]
+
+
+def innovations(fit: Fit, num_draws: int = NUM_DRAWS) -> Float[np.ndarray, "draw time output"]:
+    """Each cell's innovation at some draws, in the order of the rows; NaN where a cell is missing."""
+    total = fit.samples["b"].shape[0] * fit.samples["b"].shape[1]
+    keep = np.linspace(0, total - 1, min(num_draws, total)).round().astype(int)
+    sites = {
+        name: jnp.asarray(values.reshape(total, *values.shape[2:])[keep])
+        for name, values in fit.samples.items()
+        if name != "own_memory"
+    }
+    return np.where(np.isnan(np.asarray(fit.y)), np.nan, np.asarray(_innovations(fit.model, sites, fit.inputs, fit.y)))
+
+
+@jax.jit
+def _innovations(model: ALPS, sites: dict[str, Array], inputs: Array, y: Array) -> Float[Array, "draw time output"]:
+    def of_draw(draw):
+        fn = handlers.trace(handlers.substitute(model.program, draw)).get_trace(inputs, y)["y"]["fn"]
+        if isinstance(fn, OutputNoise):
+            return fn.innovations(jnp.nan_to_num(y))
+        while not hasattr(fn, "scale"):
+            fn = fn.base_dist
+        return (jnp.nan_to_num(y) - fn.loc) / fn.scale
+
+    return jax.lax.map(of_draw, sites)
+
+
+def over_time(z: Float[np.ndarray, "draw time"]) -> dict[str, Any]:
+    """Ljung and Box's test of one output's innovations, with its lag of the largest correlation."""
+    number = int(np.isfinite(z[0]).sum())
+    lags = np.arange(1, min(int(10 * np.log10(max(number, 1))), number // 4) + 1)
+    found = [(lag, *_correlation(z[:, :-lag], z[:, lag:])) for lag in lags]
+    found = [(lag, r, pairs) for lag, r, pairs in found if pairs >= FEWEST_PAIRS]
+    if not found:
+        return {}
+    statistic = sum(r**2 * pairs * (number + 2) / number for _, r, pairs in found)
+    lag, r, _ = max(found, key=lambda row: abs(row[1].mean()))
+    return {"lag": lag, "correlation": r.mean(), "p_value": _of_draws(stats.chi2.sf(statistic, len(found)))}
+
+
+def between(z: Float[np.ndarray, "draw time"], other: Float[np.ndarray, "draw time"]) -> dict[str, Any]:
+    """A test of two outputs' correlation within a row, by Fisher's z."""
+    r, pairs = _correlation(z, other)
+    if pairs < FEWEST_PAIRS:
+        return {}
+    p_values = 2 * stats.norm.sf(np.abs(np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))) * np.sqrt(pairs - 3))
+    return {"lag": 0, "correlation": r.mean(), "p_value": _of_draws(p_values)}
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> tuple[Float[np.ndarray, " draw"], int]:
+    """Each draw's correlation of what is observed in both, around zero; and how many pairs these are."""
+    seen = np.isfinite(a[0]) & np.isfinite(b[0])
+    a, b = a[:, seen], b[:, seen]
+    return (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1)), int(seen.sum())
+
+
+def _of_draws(p_values: Float[np.ndarray, " draw"]) -> float:
+    return min(1.0, 2 * float(np.median(p_values)))
