@@ -11,6 +11,7 @@ from scipy import stats
 import alps_ppl as alps
 from alps_ppl.app.report.notes import innovation_notes
 from alps_ppl.app.report.verdict import verdict
+from alps_ppl.results import innovations as module
 from alps_ppl.results.innovations import between, innovations, over_time, suspicious
 
 T = np.array([3.0, 0.0, 1.5, 2.0, 7.0, 4.0, 9.5, 6.0])
@@ -107,5 +108,13 @@ def test_few_cells_have_no_test():
     fit = few(memory=False)
     assert list(alps.innovation_checks(fit).columns) == ["check", "output", "other", "lag", "correlation", "p_value"]
     assert len(alps.innovation_checks(fit)) == 0
-    with pytest.raises(TypeError, match="fit: expected what"):
+    with pytest.raises(TypeError, match="fit: expected what fit_gibbs"):
         alps.innovation_checks(pd.DataFrame())
+
+
+def test_a_long_table_has_fewer_draws(monkeypatch):
+    monkeypatch.setattr(module, "NUMBERS", 10)
+    asked = []
+    monkeypatch.setattr(module, "innovations", lambda fit, num: asked.append(num) or innovations(fit, num))
+    alps.innovation_checks(few(memory=False))
+    assert asked == [module.FEWEST_DRAWS]

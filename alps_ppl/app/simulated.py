@@ -110,9 +110,7 @@ def _inside(band: Any, values: np.ndarray) -> np.ndarray:
 
 
 def _ranks(shape: Shape, rows: np.ndarray, table: dict[str, np.ndarray], fit: Any, rng_key: Array) -> dict[str, float]:
-    model, sites = shape.model, fit.thin(NUM_RANKED)
-    phi = jnp.asarray(fit.features.phi(), fit.weights.dtype)
-    sites["x"] = jax.lax.map(lambda weights: fit.features.latents(weights, phi), sites["weights"])
+    model, sites = shape.model, fit.thin_paths(NUM_RANKED)
     true = {name: jnp.asarray(table[name])[None] for name in (*SITES, *model.scale_sites) if name in table}
     true["x"] = true["x"][..., rows]
     if "noise_factor" in true:

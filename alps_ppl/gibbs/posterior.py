@@ -91,6 +91,12 @@ class WeightsFit:
         sites = self.sites | {"weights": self.weights}
         return {name: value.reshape(available, *value.shape[2:])[keep] for name, value in sites.items()}
 
+    def thin_paths(self, num_draws: int) -> dict[str, Array]:
+        """``thin``'s draws, and the latents' paths ``x`` (draw, latent, time)."""
+        sites = self.thin(num_draws)
+        phi = jnp.asarray(self.features.phi(), self.weights.dtype)
+        return sites | {"x": jax.lax.map(lambda weights: self.features.latents(weights, phi), sites["weights"])}
+
     def at(self, new_inputs: Float[Array, "new *column"], num_draws: int = 1000) -> LatentDraws:
         """What at most ``num_draws`` draws say of the latents at new inputs."""
         sites = self.thin(num_draws)

@@ -19,11 +19,13 @@ from numpyro import handlers
 from scipy import stats
 
 from alps_ppl import checks
+from alps_ppl.gibbs.posterior import GibbsFit
 from alps_ppl.model.alps import ALPS
 from alps_ppl.model.memory import OutputNoise
-from alps_ppl.results.fits import Fit, check_fit
 
-NUM_DRAWS = 50
+NUM_DRAWS, FEWEST_DRAWS = 50, 5
+# That paths and innovations may have, all draws together.
+NUMBERS = 20_000_000
 # Fewer pairs of cells have no correlation to speak of.
 FEWEST_PAIRS = 12
 # Of all rows together, where nothing is wrong; and a smaller correlation is no matter, however many cells tell it.
@@ -31,7 +33,7 @@ LEVEL, LEAST_CORRELATION = 0.01, 0.1
 COLUMNS = ["check", "output", "other", "lag", "correlation", "p_value"]
 
 
-def innovation_checks(fit: Fit, *, num_draws: int = NUM_DRAWS) -> pd.DataFrame:
+def innovation_checks(fit: GibbsFit, *, num_draws: int = NUM_DRAWS) -> pd.DataFrame:
     """Tests of the innovations, the least probable first: a row per output and per pair of outputs.
 
     ``check`` is "over time", Ljung and Box's test of an output's autocorrelations, or "between outputs", of two
@@ -43,17 +45,18 @@ def innovation_checks(fit: Fit, *, num_draws: int = NUM_DRAWS) -> pd.DataFrame:
     Parameters
     ----------
     fit
-        Of any engine; only a sampler's draws make the p-values exact.
+        Of ``fit_gibbs`` or ``from_mcmc``: the draws of other engines aren't the posterior's, nor paths.
     num_draws
-        At most so many draws, evenly spread over the chains.
+        At most so many draws, evenly spread over the chains; fewer of long tables, five at least.
 
-    Raises a TypeError for what isn't a fit, and a ValueError for a fit of sums, which has no rows.
+    Raises a TypeError for what is none of these, and a ValueError for a fit of sums, which has no rows.
     """
-    check_fit(fit)
+    checks.instance("fit", fit, GibbsFit, "what fit_gibbs or from_mcmc returned; no other engine draws paths of f")
     checks.whole_number("num_draws", num_draws)
-    if getattr(getattr(fit, "features", None), "num_rows", 0):
+    if fit.features.num_rows:
         raise ValueError("fit: expected one of rows, got one of their sums; what each row leaves isn't kept")
-    z = innovations(fit, num_draws)
+    size = fit.y.shape[0] * max(len(fit.model.latents), fit.y.shape[1])
+    z = innovations(fit, min(num_draws, max(FEWEST_DRAWS, NUMBERS // size)))
     inputs, outputs = np.asarray(fit.inputs), fit.model.outputs
     rows: list[dict[str, Any]] = []
     if inputs.ndim == 1:
@@ -76,15 +79,9 @@ def suspicious(table: pd.DataFrame) -> pd.DataFrame:
     return table[(table.p_value * len(table) <= LEVEL) & (table.correlation.abs() >= LEAST_CORRELATION)]
 
 
-def innovations(fit: Fit, num_draws: int = NUM_DRAWS) -> Float[np.ndarray, "draw time output"]:
+def innovations(fit: GibbsFit, num_draws: int = NUM_DRAWS) -> Float[np.ndarray, "draw time output"]:
     """Each cell's innovation at some draws, in the order of the rows; NaN where a cell is missing."""
-    total = fit.samples["b"].shape[0] * fit.samples["b"].shape[1]
-    keep = np.linspace(0, total - 1, min(num_draws, total)).round().astype(int)
-    sites = {
-        name: jnp.asarray(values.reshape(total, *values.shape[2:])[keep])
-        for name, values in fit.samples.items()
-        if name != "own_memory"
-    }
+    sites = fit.thin_paths(num_draws)
     return np.where(np.isnan(np.asarray(fit.y)), np.nan, np.asarray(_innovations(fit.model, sites, fit.inputs, fit.y)))
 
 
@@ -92,13 +89,14 @@ def innovations(fit: Fit, num_draws: int = NUM_DRAWS) -> Float[np.ndarray, "draw
 def _innovations(model: ALPS, sites: dict[str, Array], inputs: Array, y: Array) -> Float[Array, "draw time output"]:
     def of_draw(draw):
         fn = handlers.trace(handlers.substitute(model.program, draw)).get_trace(inputs, y)["y"]["fn"]
+        values = jnp.nan_to_num(y)
         if isinstance(fn, OutputNoise):
-            return fn.innovations(jnp.nan_to_num(y))
-        while not hasattr(fn, "scale"):
-            fn = fn.base_dist
-        return (jnp.nan_to_num(y) - fn.loc) / fn.scale
+            return fn.innovations(values)
+        while not hasattr(fn, "loc"):
+            fn = fn.base_dist  # of a mask and plates
+        return (values - fn.loc) / fn.scale
 
-    return jax.lax.map(of_draw, sites)
+    return jax.lax.map(of_draw, {name: value for name, value in sites.items() if name != "weights"})
 
 
 def over_time(z: Float[np.ndarray, "draw time"]) -> dict[str, Any]:
