@@ -99,8 +99,13 @@ def test_the_headline_says_it():
     found = pd.DataFrame([["over time", "u", "", 3, 0.41, 1e-9]], columns=alps.innovation_checks(few(False)).columns)
     notes = innovation_notes({"gibbs": {"suspicious_innovations": found.to_dict("records")}})
     said = verdict(table, num_chains=2, misfit=notes)
-    assert said.headline.endswith("But what the model leaves of the outputs isn't noise, so none of this is settled.")
-    assert "leaves of u isn't noise: it goes on from row to row (u: correlation 0.41 over 3 rows" in said.notes[0].text
+    assert said.headline.endswith(
+        "But what the model leaves of the outputs isn't noise, so a process may stand in for another."
+    )
+    assert (
+        "leaves of u isn't noise: it goes on from row to row (u: correlation 0.41 over 3 rows, p = 1e-09)"
+        in said.notes[0].text
+    )
     assert "isn't noise" not in verdict(table, num_chains=2).headline
 
 

@@ -19,6 +19,8 @@ from alps_ppl.tables.data import Conversion
 
 # Tails are heavy where so many more cells than expected are as many sds off that chance alone does it less often.
 FAR, FAR_LEVEL = 4.0, 1e-4
+# Below this a p-value's digits say nothing.
+TINY = 1e-16
 
 
 def num_times(run: RunFolder) -> int:
@@ -80,21 +82,22 @@ def innovation_notes(summary: dict[str, Any]) -> list[Note]:
         names = [f"{row.output} and {row.other}" if row.other else str(row.output) for row in rows.head(4).itertuples()]
         named = listed([*names, f"{len(rows) - 4} more"] if len(rows) > 4 else names)
         size = f"({names[0]}: correlation {first.correlation:.2f}"
+        p = f"p = {first.p_value:.1g}" if first.p_value > TINY else f"p < {TINY:g}"
         if check == "over time":
             rows_on = f"over {first.lag} row{'s' * (first.lag > 1)}"
             text = (
-                f"What the model leaves of {named} isn't noise: it goes on from row to row {size} {rows_on}, p = "
-                f"{first.p_value:.1g}). Something is behind {'them' if len(rows) > 1 else 'it'} that no process and no "
+                f"What the model leaves of {named} isn't noise: it goes on from row to row {size} {rows_on}, {p}). "
+                f"Something is behind {'them' if len(rows) > 1 else 'it'} that no process and no "
                 "memory here can say, and a process that is on may stand in for it. A cycle that isn't offered may be "
                 "missing, or memories of each output's own, where the model has none."
             )
         else:
             text = (
-                f"What the model leaves of {named} goes together within a row {size}, p = {first.p_value:.1g}): "
+                f"What the model leaves of {named} goes together within a row {size}, {p}): "
                 "outputs share noise or a process that isn't offered, and a process that is on may stand in for it. "
                 "white() offers shared noise."
             )
-        notes.append(Note("bad", text))
+        notes.append(Note("caution", text))
     return notes
 
 

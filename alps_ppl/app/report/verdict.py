@@ -77,7 +77,7 @@ def verdict(
     answer = _answer(free, decoys)
     headline = f"{in_short} Taken all together: {answer[0].lower()}{answer[1:]}" if disagree else f"{answer} {in_short}"
     if misfit:
-        headline += " But what the model leaves of the outputs isn't noise, so none of this is settled."
+        headline += " But what the model leaves of the outputs isn't noise, so a process may stand in for another."
     notes = [*misfit, convergence, *_engines_note(table, engines, differences or {}), *decoys]
     if num_times is not None and num_times < FEWEST_TIMES:
         headline = f"{num_times} times are too few to tell one process from another. {headline}"
