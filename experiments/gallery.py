@@ -242,7 +242,7 @@ def lag_told(out: Path, truth: dict) -> Told:
 
 
 def shift_told(out: Path, truth: dict) -> Told:
-    there = {name: value for name, value in only(out, "weekly", "shift").items() if "level" not in name}
+    there = only(out, "weekly", "shift")
     found = pd.read_csv(out / "scales.csv").iloc[0]
     shares = pd.read_csv(out / "variance_shares.csv").query("latent == 'shift'")
     return (

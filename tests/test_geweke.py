@@ -22,6 +22,8 @@ from simulation import Simulation, choose, prior, prior_means, summaries
 from alps_ppl.gibbs import conditionals, handover, shears, student
 from alps_ppl.gibbs.kernel import CHOICE, SETS
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 NUM_CHAINS = 1_000
 NUM_SWEEPS = 200
 NUM_SWEEPS_OF_A_MISTAKE = 100

@@ -12,6 +12,8 @@ import pytest
 
 import alps_ppl as alps
 
+pytestmark = pytest.mark.usefixtures("optimised")
+
 MODELS = Path(__file__).parents[1] / "models"
 
 

@@ -56,7 +56,7 @@ def test_a_forecast_goes_on_by_the_last_slope(key):
 
 @pytest.mark.slow
 def test_a_step_at_an_unknown_time(key):
-    """Gate and time against the sum over both, the loading by quadrature: f = h w 1[t > at], w and h normal."""
+    """Gate and time against the sum over both, the loading by quadrature: f = h w, normals w before and after."""
     t = np.arange(8.0)
     y = np.array([0.3, -0.2, 0.1, 0.2, 1.3, 0.6, 1.2, 0.9])
     times = np.linspace(0.5, 6.5, 7)
@@ -66,12 +66,12 @@ def test_a_step_at_an_unknown_time(key):
     h = np.linspace(-8, 8, 4001)
 
     def evidence(at, h):
-        on = (t > at).astype(float)
-        covariance = h**2 * np.outer(on, on) + 0.3 * np.eye(8)
+        alike = np.equal.outer(t > at, t > at)
+        covariance = h**2 * alike + 0.3 * np.eye(8)
         return stats.multivariate_normal.pdf(y, np.zeros(8), covariance)
 
     of_on = np.array([np.trapezoid([evidence(at, one) * stats.norm.pdf(one) for one in h], h) for at in times]) / 7
-    off = evidence(9.0, 0.0)
+    off = evidence(3.0, 0.0)
     fit = alps.fit_gibbs(model, t, y[:, None], rng_key=key, num_warmup=200, num_samples=4000, num_chains=4)
     chains = np.asarray(fit.sample_stats["gate_prob"])[..., 0].mean(1)
     exact = of_on.sum() / (of_on.sum() + off)
@@ -89,12 +89,12 @@ def test_a_steps_time_isnt_for_svi():
 
 
 def test_draws_of_the_program_have_a_step(key):
-    """The prior predictive of the program: x is 0 before the drawn time, and one number after it."""
+    """The prior predictive of the program: x is one number before the drawn time, and another after it."""
     model = alps.ALPS({"shift": alps.step(3.0)}, 1, noise_variance=0.3, covariance_ranges={"shift": {"at": (-2, 6)}})
     from numpyro.infer import Predictive
 
     drawn = Predictive(model, num_samples=20)(key, jnp.arange(-4.0, 8.0))
     for at, x in zip(drawn["shift.at"], drawn["x"][:, 0], strict=True):
         after = np.arange(-4.0, 8.0) > at
-        np.testing.assert_allclose(x[~after], 0.0, atol=1e-3)
-        np.testing.assert_allclose(x[after], x[after].mean(), atol=1e-3)
+        for side in (after, ~after):
+            np.testing.assert_allclose(x[side], x[side].mean(), atol=3e-3)

@@ -1,6 +1,5 @@
 """``calibrate``: tables simulated in the shape of one, each fitted, and how often the fits are right."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
@@ -14,6 +13,7 @@ import pandas as pd
 from jaxtyping import Array
 
 from alps_ppl import checks
+from alps_ppl.app.cores import num_cores
 from alps_ppl.app.kept_rows import ROWS
 from alps_ppl.app.many import FITS, MOST_OF_A_TASK, check_many, run_many
 from alps_ppl.app.run import fingerprint, versions
@@ -166,7 +166,7 @@ def _kept(path: Path, identity: str) -> dict[str, np.ndarray] | None:
 
 def _estimate(seconds: list[float], left: int, num_workers: int | None) -> str:
     """A line that says about how long ``left`` more tables take, by the first one's seconds and the next one's."""
-    workers = max(1, min(left, (os.cpu_count() or 1) if num_workers is None else num_workers))
+    workers = max(1, min(left, num_cores() if num_workers is None else num_workers))
     each = seconds[-1]
     compilation = max(0.0, seconds[0] - each) if num_workers != 0 else 0.0  # each process does that
     more = compilation + each * -(-left // workers)

@@ -18,9 +18,13 @@ def share_cores() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if FLAG in flags:
         return
+    os.environ["XLA_FLAGS"] = f"{flags} {FLAG}={min(num_cores(), MOST)}".strip()
+
+
+def num_cores() -> int:
+    """How many cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux's
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    os.environ["XLA_FLAGS"] = f"{flags} {FLAG}={min(cores, MOST)}".strip()
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @contextmanager

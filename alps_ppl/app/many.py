@@ -25,7 +25,7 @@ from jaxtyping import Array
 from tqdm.auto import tqdm
 
 from alps_ppl import checks
-from alps_ppl.app.cores import a_core_each
+from alps_ppl.app.cores import a_core_each, num_cores
 from alps_ppl.app.kept_rows import KeptRows
 from alps_ppl.app.problem import GIBBS_DEFAULTS, VB_DEFAULTS
 from alps_ppl.gibbs.chains import check_settings as check_gibbs
@@ -274,7 +274,7 @@ def _finished(
     job: Callable, items: list[tuple[str, Any]], executor: Executor | None, num_workers: int | None, most: int
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of task after task, as they are finished."""
-    workers = (num_workers if num_workers is not None else os.cpu_count()) or 0
+    workers = num_workers if num_workers is not None else num_cores()
     if not items:
         return
     if executor is None and workers == 0:

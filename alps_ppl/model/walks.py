@@ -94,7 +94,7 @@ class Step(kernels.Kernel):
 
     def evaluate(self, X1, X2):
         """K(t, t')."""
-        return jnp.where((self.at < X1) & (self.at < X2), 1.0, 0.0)
+        return jnp.where((self.at < X1) == (self.at < X2), 1.0, 0.0)
 
 
 def random_walk(start: float, span: float) -> Covariance:
@@ -117,10 +117,11 @@ def integrated_walk(start: float, span: float) -> Covariance:
 
 
 def step(at: float) -> Covariance:
-    """A shift of level: 0 up to the time ``at``, and from there on another level.
+    """A shift of level: one up to the time ``at``, and from there on another, both of variance 1.
 
-    Where the time isn't known, give a range: ``ALPS(covariance_ranges={"shift": {"at": (low, high)}})``. Raises a
-    ValueError unless ``at`` is finite.
+    An output that is centred over a table has neither level at zero, so that a step from zero would leave the level
+    before it to whatever else is offered. Where the time isn't known, give a range:
+    ``ALPS(covariance_ranges={"shift": {"at": (low, high)}})``. Raises a ValueError unless ``at`` is finite.
     """
     if not _is_finite(at):
         raise ValueError(f"step: expected a finite time, got {at!r}")

@@ -16,7 +16,7 @@ ALIKE = ["engine", "processes", "rank", "probability", "parameter", "median", "l
 GAP = 4
 # A candidate of a smaller part of the draws isn't one.
 LEAST = 0.02
-# A posterior with more than this at an end of its range goes on beyond it.
+# A posterior with more than this at an end of its range, and more than twice as much as the prior, goes on beyond it.
 EDGE = 0.1
 
 
@@ -26,8 +26,8 @@ def scales(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
     A posterior of several modes has several candidates, the most probable first: draws between which the range has a
     gap that none visited. ``probability`` is a candidate's part of those draws, ``median`` and the central ``interval``
     from ``lower`` to ``upper`` are within it, in the inputs' unit. ``parameter`` is "period", "lengthscale" or a step's
-    "time", and ``at_the_edge`` whether more than a tenth of the draws is at an end of the range, which is then too
-    narrow.
+    "time", and ``at_the_edge`` whether more than a tenth of the draws, and twice as many as the prior has, is at an end
+    of the range, which is then too narrow.
 
     ``trees`` are fits or ``to_datatree``'s trees by the engine's name, or one of them. A process that is off, with a
     probability of .1 or less, has no row.
@@ -42,7 +42,7 @@ def scales(trees: Trees, *, interval: float = 0.9) -> pd.DataFrame:
             values, grid = posterior[site].values[on], _grid(tree, site)
             if on.mean() <= OFF:
                 continue
-            edge = bool(max(np.isclose(values, end).mean() for end in grid[[0, -1]]) > EDGE)
+            edge = bool(max(np.isclose(values, end).mean() for end in grid[[0, -1]]) > max(EDGE, 2 / len(grid)))
             for number, found in enumerate(_candidates(values, grid), 1):
                 low, median, high = _quantiles(found, grid, tails)
                 numbers = (number, len(found) / values.size, median, low, high, edge)
