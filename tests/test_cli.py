@@ -52,7 +52,8 @@ def test_run_writes_the_contract(finished_run):
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["seed"], summary["settings"]["gibbs"]["num_samples"]) == (3, 251)
     assert {"seconds", "learnt", "elbo", "rmse", "nlpd"} == set(summary["svi"])
-    assert {"seconds", "max_rhat", "min_ess", "lp_rhat", "rmse", "nlpd"} == set(summary["gibbs"])
+    of_gibbs = {"seconds", "max_rhat", "min_ess", "lp_rhat", "rmse", "nlpd", "suspicious_innovations"}
+    assert of_gibbs == set(summary["gibbs"])
     assert {"numpyro", "jax", "python"} <= set(summary["versions"])
     assert set(summary["largest_differences"]) >= {"inclusion probability", "predictive mean", "predictive sd"}
     assert list(pd.read_csv(out / "comparison.csv").columns[:4]) == ["quantity", "of", "svi", "gibbs"]

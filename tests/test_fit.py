@@ -111,7 +111,7 @@ def test_fit_makes_everything_once_and_writes_the_run(call, days, tmp_path, monk
     assert (out / "model.py").read_text() == saved.read_text()
     assert {path.name for path in out.iterdir()} == {
         "model.py", "inclusion.csv", "predictions.csv", "scores.csv", "summary.json", "comparison.csv",
-        "variance_shares.csv", "cycles.csv", "posterior_svi.nc", "posterior_gibbs.nc", "figures",
+        "variance_shares.csv", "cycles.csv", "innovations.csv", "posterior_svi.nc", "posterior_gibbs.nc", "figures",
     }  # fmt: skip
     assert (out / "figures" / "reconstruction.png").stat().st_size > 0
 

@@ -135,6 +135,7 @@ STAMPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAMPS)
 @pytest.mark.parametrize("kind", ["walk", "red"])
 def test_gaps_that_repeat_make_no_cycles(name, kind):

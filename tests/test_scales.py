@@ -219,6 +219,7 @@ def test_latents_at_new_inputs_are_conditioned_on_those_of_each_draw():
         np.testing.assert_allclose(found.gated_H[s] ** 2 @ found.latent_variance, variance, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_file_gives_the_same_predictions(tmp_path):
     t, _, _, fit = fitted()
     alps.save(fit, tmp_path / "fit.nc")
