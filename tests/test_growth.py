@@ -29,6 +29,19 @@ def test_swings_that_grow_and_swings_that_dont(seed):
     assert not grows_with_level(MONTHS, -sales(seed))
 
 
+def test_a_season_that_blocks_cut():
+    """Eight years that grow threefold, the season anywhere in a block: most are found, and hardly any without growth."""
+    rng, t = np.random.default_rng(0), np.arange(96.0)
+    found = {True: 0, False: 0}
+    for _ in range(100):
+        season = rng.uniform(0.1, 0.4) * np.cos(2 * np.pi * t / 12 + rng.uniform(0, 2 * np.pi))
+        own = season + 0.05 * rng.normal(size=96)
+        found[True] += grows_with_level(t, 3 ** (t / 96) * np.exp(own))
+        found[False] += grows_with_level(t, 3 ** (t / 96) + 1.8 * own)
+    assert found[True] >= 80
+    assert found[False] <= 5
+
+
 def test_summers_that_differ_more_than_winters_arent_growth():
     """A level that goes up and down by the year, the swings of its days with it."""
     t = np.arange(365.0 * 8) / 8

@@ -38,25 +38,29 @@ def growing(data: Data) -> list[str]:
 def grows_with_level(t: Float[np.ndarray, " time"], y: Float[np.ndarray, " time"]) -> bool:
     """Whether an output's swings are a share of its level rather than a size of their own.
 
-    The level and the spread about a straight line are taken in up to ten blocks of neighbours. The logarithm of the
-    spread must rise with that of the level by a slope of .6 or more, with a correlation of .85 or more, and the level
-    must change by half at least and go one way, its logarithm correlated by .8 or more with time. All observed cells
-    must be positive. ``y`` has NaN where nothing is observed.
+    The level and the spread about a straight line are taken in blocks of neighbours. The logarithm of the spread must
+    rise with that of the level by a slope of .6 or more, with a correlation of .85 or more, and the level must change
+    by half at least and go one way, its logarithm correlated by .8 or more with time. So it must be with half or more
+    of the divisions into five to ten blocks: a division may cut a season where it looks like growth, or hides it. All
+    observed cells must be positive. ``y`` has NaN where nothing is observed.
     """
     seen = ~np.isnan(y)
-    t, values = np.asarray(t)[seen], np.asarray(y)[seen]
-    num_blocks = min(MOST_BLOCKS, len(values) // FEWEST_CELLS)
-    if num_blocks < FEWEST_BLOCKS or not (values > 0).all():
+    order = np.argsort(np.asarray(t)[seen], kind="stable")
+    values = np.asarray(y)[seen][order]
+    divisions = range(FEWEST_BLOCKS, min(MOST_BLOCKS, len(values) // FEWEST_CELLS) + 1)
+    if len(divisions) == 0 or not (values > 0).all():
         return False
-    order = np.argsort(t, kind="stable")
-    blocks = np.array_split(values[order], num_blocks)
+    return sum(_grow_in_blocks(np.array_split(values, number)) for number in divisions) >= len(divisions) / 2
+
+
+def _grow_in_blocks(blocks: list[np.ndarray]) -> bool:
     level = np.array([block.mean() for block in blocks])
     spread = np.array([_about_a_line(block) for block in blocks])
     if not (spread > 0).all() or level.max() < RATIO * level.min():
         return False
     x, z = np.log(level), np.log(spread)
     slope, correlation = np.polyfit(x, z, 1)[0], np.corrcoef(x, z)[0, 1]
-    one_way = abs(np.corrcoef(np.arange(num_blocks), x)[0, 1])
+    one_way = abs(np.corrcoef(np.arange(len(blocks)), x)[0, 1])
     return bool(slope >= SLOPE and correlation >= CORRELATION and one_way >= GROWS)
 
 
