@@ -30,7 +30,7 @@ def test_swings_that_grow_and_swings_that_dont(seed):
 
 
 def test_a_season_that_blocks_cut():
-    """Eight years that grow threefold, the season anywhere in a block: most are found, and hardly any without growth."""
+    """Eight years that grow threefold, the season anywhere in a block: most are found, hardly any without growth."""
     rng, t = np.random.default_rng(0), np.arange(96.0)
     found = {True: 0, False: 0}
     for _ in range(100):
