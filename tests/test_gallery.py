@@ -38,7 +38,7 @@ def holds(told):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", gallery.TABLES)
-def test_a_page_concludes_what_its_command_says(name, quick_to_compile, monkeypatch):
+def test_a_page_concludes_what_its_command_says(name, monkeypatch):
     """By the first of its commands, a short run without its figures."""
     monkeypatch.setattr(figures, "draw", lambda *_: None)
     table, truth = gallery.TABLES[name](0)
@@ -51,7 +51,7 @@ def test_a_page_concludes_what_its_command_says(name, quick_to_compile, monkeypa
 
 
 @pytest.mark.slow
-def test_a_thousand_tables(quick_to_compile):
+def test_a_thousand_tables():
     """Twenty of them."""
     make, fit = gallery.commands("thousand")
     with gallery.workplace("thousand", None):
