@@ -64,6 +64,18 @@ def test_p_values_of_noise_are_uniform(missing):
         assert conditional > 1e-4
 
 
+def test_an_output_of_every_third_row():
+    """Lags without a pair of cells are left out; a correlation that the others have is seen."""
+    rng = np.random.default_rng(3)
+    z = np.full((2, 600), np.nan)
+    z[:, ::3] = rng.normal(size=200)
+    assert over_time(z)["p_value"] > 1e-3
+    z[:, ::3] = np.convolve(rng.normal(size=201), [1.0, 1.0], "valid") / np.sqrt(2)
+    assert over_time(z)["lag"] == 3
+    assert over_time(z)["p_value"] < 0.01
+    assert between(z, z + 1)["correlation"] > 0.5
+
+
 def fitted(y, **more):
     t = np.arange(float(len(y)))
     model = alps.ALPS(

@@ -124,8 +124,10 @@ def between(z: Float[np.ndarray, "draw time"], other: Float[np.ndarray, "draw ti
 def _correlation(a: np.ndarray, b: np.ndarray) -> tuple[Float[np.ndarray, " draw"], int]:
     """Each draw's correlation of what is observed in both, around zero; and how many pairs these are."""
     seen = np.isfinite(a[0]) & np.isfinite(b[0])
-    a, b = a[:, seen], b[:, seen]
-    return (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1)), int(seen.sum())
+    a, b, pairs = a[:, seen], b[:, seen], int(seen.sum())
+    if pairs < FEWEST_PAIRS:
+        return np.full(len(a), np.nan), pairs
+    return (a * b).sum(1) / np.sqrt((a**2).sum(1) * (b**2).sum(1)), pairs
 
 
 def _of_draws(p_values: Float[np.ndarray, " draw"]) -> float:
