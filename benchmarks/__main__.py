@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-NAMES = ["svi", "likelihood", "gibbs", "vb", "many", "schur", "weather", "large", "rows", "limit", "cold"]
+NAMES = ["svi", "likelihood", "gibbs", "vb", "many", "schur", "states", "weather", "large", "rows", "limit", "cold"]
 GROUPS = {"import": "importing", **{name: name for name in NAMES}, "peers": "peers.run"}
 
 
@@ -54,8 +54,8 @@ def main(
 ):
     """Time alps_ppl.
 
-    GROUP is any of import, svi, likelihood, gibbs, vb, many, schur, weather, large, rows, limit, cold and peers. All
-    but peers if left out; those are other packages on the same data, and take an hour or two.
+    GROUP is any of import, svi, likelihood, gibbs, vb, many, schur, states, weather, large, rows, limit, cold and
+    peers. All but peers if left out; those are other packages on the same data, and take an hour or two.
 
     Tables go to stdout, what is being measured goes to stderr. Run nothing else meanwhile: a second busy
     process slows Cholesky factors several times over unless OPENBLAS_NUM_THREADS=1.

@@ -7,6 +7,8 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
+from alps_ppl.gibbs.block_tridiagonal import factorise
+
 
 def _half_log_det(tril: Float[Array, "*batch dim dim"]) -> Float[Array, "*batch"]:
     return jnp.log(jnp.diagonal(tril, axis1=-2, axis2=-1)).sum(-1)
@@ -58,30 +60,6 @@ class PrecisionNormal(dist.Distribution):
         return self._half_log_det - 0.5 * (whitened**2).sum(-1) - 0.5 * value.shape[-1] * jnp.log(2 * jnp.pi)
 
 
-def eliminate(potential_s, diagonal, below, side) -> tuple[Array, Array, Array, Array]:
-    """A block Cholesky factor of the states, ``tril`` and ``below``; ``side`` and ``potential_s`` whitened by it."""
-    dim = diagonal.shape[-1]
-    blocks = jnp.concatenate([diagonal, side, potential_s[..., None]], -1)
-    no_time = jnp.zeros_like(below[:1])
-
-    def step(before, here):
-        block, below_after = here
-        block = block - before[:, :dim].T @ before
-        tril = jnp.linalg.cholesky(block[:, :dim])
-        whitened = solve_triangular(tril, jnp.concatenate([below_after.T, block[:, dim:]], 1), lower=True)
-        return whitened, (tril, whitened)
-
-    steps = blocks, jnp.concatenate([below[1:], no_time])
-    _, (tril, whitened) = jax.lax.scan(step, jnp.zeros_like(blocks[0]), steps)
-    below = jnp.concatenate([no_time, whitened[:-1, :, :dim].mT])
-    return tril, below, whitened[..., dim:-1], whitened[..., -1]
-
-
-def states_integral(tril: Float[Array, "time dim dim"], whitened: Float[Array, "time dim"]) -> Float[Array, ""]:
-    """Log of the integral over the states at w = 0, relative to that of a standard normal's kernel."""
-    return 0.5 * (whitened**2).sum() - _half_log_det(tril).sum()
-
-
 class StatesNormal(dist.Distribution):
     """The Gaussian of [w, s_1 ... s_n] whose precision is block tridiagonal in s and dense in w: one forward pass.
 
@@ -90,64 +68,62 @@ class StatesNormal(dist.Distribution):
     """
 
     support = constraints.real_vector
-    pytree_data_fields = ("tril", "below", "side", "whitened", "corner")
+    pytree_data_fields = ("factor", "states", "corner", "blocks")
 
     def __init__(self, potential_w, potential_s, corner, diagonal, below, side, *, validate_args=None):
         time, dim, r = side.shape
-        self.tril, self.below, self.side, self.whitened = eliminate(potential_s, diagonal, below, side)
-        schur = corner - jnp.einsum("tdr,tds->rs", self.side, self.side)
-        self.corner = PrecisionNormal(potential_w - jnp.einsum("tdr,td->r", self.side, self.whitened), schur)
+        self.factor = factorise(diagonal, below, jnp.concatenate([side, potential_s[..., None]], -1))
+        products = self.factor.products
+        self.states = 0.5 * products[-1, -1] - self.factor.half_log_det
+        self.corner = PrecisionNormal(potential_w - products[:-1, -1], corner - products[:-1, :-1])
+        self.blocks = corner, diagonal, below, side
         super().__init__((), (r + time * dim,), validate_args=validate_args)
 
     def transform(self, noise: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """A draw from standard normals."""
-        r = self.side.shape[-1]
-        w = self.corner.transform(noise[:r])
-        rest = self.whitened - self.side @ w + noise[r:].reshape(self.whitened.shape)
-        return jnp.concatenate([w, self._back_substitute(rest).reshape(-1)])
+        r, (time, dim, _) = self._num_features, self.blocks[1].shape
+        return self._given(self.corner.transform(noise[:r]), noise[r:].reshape(time, dim))
 
-    def _back_substitute(self, rest):
-        def step(after, blocks):
-            tril, rest, below_after = blocks
-            state = solve_triangular(tril, rest - below_after.T @ after, lower=True, trans=1)
-            return state, state
-
-        below_after = jnp.concatenate([self.below[1:], jnp.zeros_like(self.below[:1])])
-        _, states = jax.lax.scan(step, jnp.zeros_like(rest[0]), (self.tril, rest, below_after), reverse=True)
-        return states
+    def _given(self, w, noise):
+        """[w, states]: their mean given w, or with standard normals a draw."""
+        states = self.factor.states(jnp.append(-w, jnp.ones((), w.dtype)), noise)
+        return jnp.concatenate([w, states.reshape(-1)])
 
     def sample(self, key, sample_shape=()):
-        noise = jax.random.normal(key, sample_shape + self.event_shape, self.whitened.dtype)
+        noise = jax.random.normal(key, sample_shape + self.event_shape, self.states.dtype)
         return jnp.vectorize(self.transform, signature="(d)->(d)")(noise)
 
     @property
     def mean(self) -> Float[Array, " dim"]:
-        w = self.corner.mean
-        return jnp.concatenate([w, self._back_substitute(self.whitened - self.side @ w).reshape(-1)])
+        return self._given(self.corner.mean, jnp.zeros(self.blocks[1].shape[:2], self.states.dtype))
 
     @property
-    def _half_log_det(self) -> Float[Array, ""]:
-        return _half_log_det(self.tril).sum() + self.corner._half_log_det
+    def _num_features(self) -> int:
+        return self.blocks[0].shape[-1]
 
     @property
     def log_integral(self) -> Float[Array, ""]:
         """As PrecisionNormal's: relative to that of a standard normal's kernel."""
-        return states_integral(self.tril, self.whitened) + self.corner.log_integral
+        return self.states + self.corner.log_integral
 
     @property
     def border(self) -> tuple[Float[Array, ""], Float[Array, "feature feature"], Float[Array, " feature"]]:
-        """What the integral over w needs of the states: their own integral, and S and u of w's I + S and potential."""
+        """What the integral over w needs of the states: their own integral, and S and u of w's I + S and potential.
+
+        The states' integral is at w = 0, relative to that of a standard normal's kernel.
+        """
         tril = self.corner.precision_tril
         S = tril @ tril.T - jnp.eye(len(tril), dtype=tril.dtype)
-        return states_integral(self.tril, self.whitened), S, self.corner.potential
+        return self.states, S, self.corner.potential
 
     def log_prob(self, value):
-        r = self.side.shape[-1]
+        corner, diagonal, below, side = self.blocks
         offset = value - self.mean
-        w, states = offset[..., :r], offset[..., r:].reshape(*value.shape[:-1], *self.whitened.shape)
-        whitened = jnp.einsum("tde,...td->...te", self.tril, states) + jnp.einsum("tdr,...r->...td", self.side, w)
-        next_ = jnp.einsum("tde,...td->...te", self.below[1:], states[..., 1:, :])
-        whitened = whitened.at[..., :-1, :].add(next_)
-        corner = jnp.einsum("ij,...i->...j", self.corner.precision_tril, w)
-        square = (whitened**2).sum((-2, -1)) + (corner**2).sum(-1)
-        return self._half_log_det - 0.5 * square - 0.5 * value.shape[-1] * jnp.log(2 * jnp.pi)
+        w, states = offset[..., : self._num_features], offset[..., self._num_features :]
+        states = states.reshape(*value.shape[:-1], *diagonal.shape[:2])
+        square = jnp.einsum("...i,ij,...j->...", w, corner, w)
+        square += jnp.einsum("...td,tde,...te->...", states, diagonal, states)
+        square += 2 * jnp.einsum("...td,tde,...te->...", states[..., 1:, :], below[1:], states[..., :-1, :])
+        square += 2 * jnp.einsum("...td,tdr,...r->...", states, side, w)
+        half_log_det = self.factor.half_log_det + self.corner._half_log_det
+        return half_log_det - 0.5 * square - 0.5 * value.shape[-1] * jnp.log(2 * jnp.pi)
