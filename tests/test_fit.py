@@ -475,7 +475,7 @@ def test_student_noise_fits_spikes_and_lists_them(call, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_preview_is_by_coordinate_ascent(call, tmp_path):
+def test_a_preview_is_by_coordinate_ascent_or_a_short_run(call, tmp_path):
     table = pd.DataFrame({"t": np.arange(60), "u": np.sin(2 * np.pi * np.arange(60) / 7)})
     table.u += 0.3 * np.random.default_rng(0).normal(size=60)
     table.to_csv(tmp_path / "table.csv", index=False)
@@ -491,9 +491,17 @@ def test_a_preview_is_by_coordinate_ascent(call, tmp_path):
     assert call("report", out)[0] == 0
     assert "VB&#39;s answer alone" in (out / "report.html").read_text()
     assert call("predict", out, "--horizon", "5")[0] == 0
+
+    options += ["--latent", "rough = matern12(2..20)"]
+    status, printed, error = call("fit", tmp_path / "table.csv", *options, "--preview", "--out", out)
+    assert status == 0, error
+    assert "a short run of the sampler: coordinate ascent takes no unknown scales" in printed
+    assert "Gibbs: 2 chains of 100 + 100 sweeps" in printed
+    assert pd.read_csv(out / "inclusion.csv").set_index("latent").probability["wave"] > 0.99
+
     status, _, error = call("fit", tmp_path / "table.csv", *options, "--preview", "--engine", "svi", "--out", out)
     assert status == 2
-    assert "--preview: it is --engine vb" in error
+    assert "--preview: it chooses the engine" in error
 
 
 def test_the_page_says_where_tails_are_heavy():

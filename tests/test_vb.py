@@ -17,6 +17,7 @@ from alps_ppl.gibbs.features import latent_features
 from alps_ppl.gibbs.statistics import statistics
 from alps_ppl.model.memory import PrivateMemory
 from alps_ppl.vb import evidence, family, search, updates
+from alps_ppl.vb.fit import why_not
 
 T = np.array([0.0, 0.7, 1.1, 2.0, 2.6, 3.9, 5.0])
 SHARE, LENGTH, LOG_PRIOR = np.array([0.0, 0.8]), np.array([1.0, 0.9]), np.log([0.4, 0.6])
@@ -295,8 +296,12 @@ def test_square_wave():
 @pytest.mark.parametrize(
     ("changes", "settings", "words"),
     [
-        ({"noise_df": 4.0}, {}, "noise_df: fit_vb takes none"),
-        ({"covariance_ranges": {"daily": {"scale": (20.0, 28.0)}}}, {}, "covariance_ranges: fit_vb takes none"),
+        ({"noise_df": 4.0}, {}, "noise_df: fit_vb takes no Student's noise"),
+        (
+            {"covariance_ranges": {"daily": {"scale": (20.0, 28.0)}}},
+            {},
+            "covariance_ranges: fit_vb takes no unknown scales",
+        ),
         ({"noise_variance": dist.Gamma(2.0, 2.0)}, {}, "noise_variance: fit_vb needs"),
         ({}, {"num_starts": 0}, "num_starts"),
         ({}, {"num_rounds": -1}, "num_rounds"),
@@ -315,3 +320,13 @@ def test_too_many_features_are_refused():
     y = np.random.default_rng(0).normal(size=(1200, 1))
     with pytest.raises(ValueError, match="fit_gibbs, whose rough latents are Markov states"):
         alps.fit_vb(m, np.arange(1200.0), y, rng_key=jax.random.key(0), **QUIET)
+
+
+def test_a_preview_asks_the_sampler_where_that_is_sooner():
+    rough = {"rough": kernels.Matern32(scale=5.0)}
+    cycle = {"cycle": alps.linear_periodic(7.0)}
+    assert why_not(alps.ALPS(cycle, 1, noise_variance=0.1), 100_000) is None
+    assert why_not(alps.ALPS(rough, 1, noise_variance=0.1), 300) is None
+    assert why_not(alps.ALPS(cycle | rough, 1, noise_variance=0.1), 1_301) == "rough processes of 1,301 times"
+    tails = alps.ALPS(cycle, 1, noise_variance=dist.InverseGamma(1.0, 0.1), noise_df=4.0)
+    assert why_not(tails, 10) == "Student's noise"

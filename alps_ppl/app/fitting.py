@@ -134,7 +134,7 @@ def run(model_file: Path, **options: Any):
 @click.option(
     "--preview",
     is_flag=True,
-    help="A first answer in seconds, by vb alone, which takes cycles, trends and smooth processes: --engine vb.",
+    help="A first answer: by vb alone where it takes the processes, in seconds, else by a short run of the sampler.",
 )
 @click.option("--save-model-file", type=click.Path(path_type=Path), help="Also write the model file that runs here.")
 def fit(file: Path, outputs: str | None, preview: bool, save_model_file: Path | None, **options: Any):
@@ -156,8 +156,9 @@ def fit(file: Path, outputs: str | None, preview: bool, save_model_file: Path | 
         running["engine"] = "gibbs"
     if preview:
         if "engine" not in from_default:
-            raise BadInput("--preview: it is --engine vb; give one of the two")
-        running["engine"] = "vb"
+            raise BadInput("--preview: it chooses the engine; leave one of the two out")
+        if options["learn"]:
+            raise BadInput("--preview: no parameter can be learnt in a preview; leave one of the two out")
     engine, out = running["engine"], running["out"]
     if options["learn"] and "svi" not in _engines(engine):
         raise BadInput(f"--learn: only SVI learns parameters; expected --engine svi,gibbs or svi, got {engine!r}")
@@ -175,7 +176,7 @@ def fit(file: Path, outputs: str | None, preview: bool, save_model_file: Path | 
             wanted = f"FILE: expected a CSV or Parquet file, got {str(file)!r}"
             raise BadInput(f"{wanted}: {error.strerror or error}") from None
 
-    _run(make, elsewhere | {"--out": out / "model.py"}, **running)
+    _run(make, elsewhere | {"--out": out / "model.py"}, preview=preview, **running)
 
 
 OPTIONS_OF_RUN = [option for option in run.params if isinstance(option, click.Option)]
@@ -202,6 +203,7 @@ def _run(
     engine: str,
     settings: tuple[str, ...],
     out: Path,
+    preview: bool = False,
     **options: Any,
 ) -> None:
     """Make a problem and what to say of it, check it, and only then write: its ``model_files`` by option, and the run.
@@ -219,6 +221,9 @@ def _run(
 
         try:
             problem, notes = make(changed)
+            if preview:
+                problem, quick, note = problem.preview(changed["GIBBS"])
+                engines, notes = [quick], [*notes, note]
             problem.check(engines)
         except (ValueError, TypeError) as error:
             # Of an error in a covariance the first line; the others point at its place, under the text.

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from alps_ppl.svi.fit import check_settings as check_svi
 from alps_ppl.svi.fit import fit_svi
 from alps_ppl.tables.data import Data
 from alps_ppl.vb.fit import check_settings as check_vb
-from alps_ppl.vb.fit import fit_vb
+from alps_ppl.vb.fit import fit_vb, why_not
 
 NO_SETTINGS = ("model", "inputs", "y", "rng_key", "progress_bar", "checkpoints", "checkpoint", "init_params")
 # The arguments of the fits that a model file's dicts may hold.
@@ -28,6 +28,9 @@ SVI_DEFAULTS, VB_DEFAULTS, GIBBS_DEFAULTS = (
     {name: argument.default for name, argument in inspect.signature(fit).parameters.items() if name not in NO_SETTINGS}
     for fit in (fit_svi, fit_vb, fit_gibbs)
 )
+
+# A preview's run of the sampler.
+SHORT_RUN = {"num_warmup": 100, "num_samples": 100, "num_chains": 2}
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,18 @@ class Problem:
     def settings(self, engine: str) -> dict[str, Any]:
         """The arguments of ``engine``'s fit."""
         return {"svi": self.svi, "vb": self.vb, "gibbs": self.gibbs}[engine]
+
+    def preview(self, set_by_user: Mapping[str, Any]) -> "tuple[Problem, str, str]":
+        """The problem, the engine that answers it in seconds, and what to say of it."""
+        reason = why_not(self.model, len(self.data.train_inputs))
+        if reason is None:
+            return (
+                self,
+                "vb",
+                "A preview by coordinate ascent, an approximation; without --preview the sampler answers.",
+            )
+        short = replace(self, gibbs={**self.gibbs, **SHORT_RUN, **set_by_user})
+        return short, "gibbs", f"A preview by a short run of the sampler: coordinate ascent takes no {reason}."
 
     def check(self, engines: Sequence[str]) -> None:
         """A ValueError or TypeError for what these engines or the files to write would refuse, before any fit."""

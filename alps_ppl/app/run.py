@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import platform
 import shutil
 import time
@@ -21,6 +22,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from jaxtyping import Array
+from tqdm.auto import tqdm
 
 from alps_ppl.app import outputs, printed, scores
 from alps_ppl.app.errors import BadInput
@@ -119,7 +121,8 @@ def fit_problem(
     fitted, learnt = dict[str, Fitted](), dict[str, float]()
     for engine in sorted(engines, key=lambda name: name != "svi") if problem.model.covariance_bounds else engines:
         start = time.perf_counter()
-        fit = _fit(problem, engine, keys[engine], out / "checkpoints", progress, checkpoint_seconds)
+        with _said_messages():
+            fit = _fit(problem, engine, keys[engine], out / "checkpoints", progress, checkpoint_seconds)
         seconds = time.perf_counter() - start
         if problem.model.covariance_bounds:
             learnt = _learnt(problem.model, fit.model)
@@ -170,6 +173,27 @@ def _save(fit: Fit, tree: xr.DataTree, problem: Problem, path: Path) -> None:
     """The posterior's file; a warning about it is printed."""
     with _said_warnings():
         save(fit, path, tree=tree, conversion=problem.data.conversion)
+
+
+class _Said(logging.Handler):
+    """Messages as plain lines, above a progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(record.getMessage())
+
+
+@contextmanager
+def _said_messages() -> Iterator[None]:
+    """What the package logs is printed."""
+    logger, handler = logging.getLogger("alps_ppl"), _Said()
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 @contextmanager

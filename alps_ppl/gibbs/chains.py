@@ -17,6 +17,7 @@ from alps_ppl.gibbs.kernel import ALPSGibbs
 from alps_ppl.gibbs.posterior import GibbsFit, fit_of_draws
 from alps_ppl.gibbs.sweep import ALPSGibbsState, sweep_chains
 from alps_ppl.model.alps import ALPS
+from alps_ppl.progress import Estimate
 
 # The chains' axis of a state, and of draws, among devices.
 BY_CHAIN, BY_DRAW = PartitionSpec("chain"), PartitionSpec(None, "chain")
@@ -94,10 +95,12 @@ def fit_gibbs(
         bar.set_postfix_str("compiling")
         state, draws = jax.block_until_ready(sweeps(state, draws, begin, begin, first, thinning))
         bar.unpause()  # what compiling took is no part of what is left
+        estimate = Estimate("Gibbs", "sweeps", total - begin)
         for begin_chunk in range(begin, total, chunk):
             end = min(begin_chunk + chunk, total)
             state, draws = jax.block_until_ready(sweeps(state, draws, begin_chunk, end, first, thinning))
             bar.update(end - begin_chunk)
+            estimate.update(end - begin_chunk)
             bar.set_postfix_str("warmup" if end <= num_warmup else _on(state), refresh=False)
             if checkpoint is not None and checkpoint.is_due(last=end == total):
                 done = max(end - first, 0) // thinning

@@ -19,6 +19,7 @@ from tqdm.auto import tqdm
 
 from alps_ppl.checkpoints import Checkpoint
 from alps_ppl.model.alps import ALPS
+from alps_ppl.progress import Estimate
 from alps_ppl.svi.guide import StructuredMeanField
 from alps_ppl.svi.likelihood import analytic_likelihood
 
@@ -190,6 +191,7 @@ def optimise(
         bar.set_postfix_str("compiling")
         state, losses, _ = jax.block_until_ready(program.steps(state, losses, begin, begin, temperatures, *arguments))
         bar.unpause()  # what compiling took is no part of what is left
+        estimate = Estimate(name, "steps", num_steps - begin)
         for start in range(begin, num_steps, chunk):
             stop = min(start + chunk, num_steps)
             state, losses, done = program.steps(state, losses, start, stop, temperatures, *arguments)
@@ -197,6 +199,7 @@ def optimise(
             if not np.isfinite(recent[-1]):
                 return state, np.asarray(losses[: int(done) - 1])
             bar.update(stop - start)
+            estimate.update(stop - start)
             bar.set_postfix_str(f"ELBO {-recent.mean():.2f}", refresh=False)
             if checkpoint and checkpoint.is_due(last=stop == num_steps):
                 checkpoint.write(stop, (state, losses))

@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 
 from alps_ppl import checks
 from alps_ppl.gibbs.features import Features, latent_features
+from alps_ppl.gibbs.statespace import markov_terms
 from alps_ppl.gibbs.statistics import Statistics, statistics
 from alps_ppl.gibbs.streaming import SummedRows
 from alps_ppl.model.alps import ALPS
@@ -22,6 +23,14 @@ from alps_ppl.vb.search import search
 NUM_DRAWS = 1000
 # As many features have all latents together, and as many numbers the statistics at all points of a memory's grid.
 MOST_FEATURES, MOST_NUMBERS = 1_000, 50_000_000
+# Of so many times a rough latent's features cost less than the sampler's states.
+FEW_TIMES = 300
+# What only the sampler takes, by the argument of ``ALPS``.
+REFUSED = {
+    "covariance_bounds": "learnt parameters",
+    "covariance_ranges": "unknown scales",
+    "noise_df": "Student's noise",
+}
 
 
 def fit_vb(
@@ -96,6 +105,16 @@ def fit_vb(
     return VBFit(model, inputs, y, features, sites, weights, stats, ascent.bound, elbos, start_elbos, num_moves)
 
 
+def why_not(model: ALPS, num_times: int) -> str | None:
+    """Why the sampler answers sooner than ``fit_vb``, as the rest of "it takes no ..."; None where it doesn't."""
+    try:
+        check_settings(model)
+    except ValueError as error:
+        return REFUSED.get(str(error).partition(":")[0], "noise with such a prior")
+    rough = any(markov_terms(covariance)[0] for covariance in model.covariances)
+    return f"rough processes of {num_times:,} times" if rough and num_times > FEW_TIMES else None
+
+
 def check_settings(
     model: ALPS,
     *,
@@ -118,13 +137,10 @@ def check_settings(
             "noise_variance: fit_vb needs an InverseGamma prior (or fixed variances), got "
             f"{type(model.noise_variance).__name__}"
         )
-    for name, lacking in (
-        ("covariance_bounds", model.covariance_bounds),
-        ("covariance_ranges", model.unknown_scales),
-        ("noise_df", model.noise_df),
-    ):
-        if lacking:
-            raise ValueError(f"{name}: fit_vb takes none; use fit_gibbs, or leave it out")
+    lacking = model.covariance_bounds, model.unknown_scales, model.noise_df
+    for (name, what), there in zip(REFUSED.items(), lacking, strict=True):
+        if there:
+            raise ValueError(f"{name}: fit_vb takes no {what}; use fit_gibbs, or leave it out")
 
 
 def _of_rows(model: ALPS, inputs: Any, y: Any) -> tuple[Array, Array, Features, Statistics]:
