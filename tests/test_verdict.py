@@ -238,3 +238,10 @@ def test_listed():
 def test_no_rows():
     with pytest.raises(ValueError, match="expected inclusion_table's result, got no rows"):
         verdict(table({}))
+
+
+def test_a_short_run_that_agrees_is_a_preview():
+    short, whole = (verdict(table({"gibbs": SIX}), num_chains=2, num_draws=number) for number in (100, 200))
+    assert short.headline.endswith("The chains agree over a short run.")
+    assert (short.notes[0].level, whole.notes[0].level) == ("caution", "good")
+    assert "The two chains agree over 100 draws of each" in short.notes[0].text

@@ -63,6 +63,7 @@ def _context(run: RunFolder) -> dict[str, Any]:
         table,
         lp_r_hat=lp_r_hat,
         num_chains=num_chains,
+        num_draws=None if gibbs is None else gibbs["posterior"].sizes["draw"],
         num_times=notes.num_times(run),
         differences=run.summary.get("largest_differences"),
         misfit=notes.innovation_notes(run.summary),

@@ -19,6 +19,8 @@ from alps_ppl.tables.proposals import is_decoy
 LARGEST_ENGINE_DIFFERENCE = 0.1
 # Of the engines' predictions, in their sds.
 LARGEST_PREDICTIVE_DIFFERENCE = 0.5
+# Of fewer draws of each chain that the chains agree is said with a caution: a preview has 100.
+FEWEST_DRAWS = 200
 # Fewer times can't tell one process from another, whatever their gates say.
 FEWEST_TIMES = 12
 NAMES = {"svi": "SVI", "gibbs": "Gibbs", "vb": "VB"}
@@ -51,6 +53,7 @@ def verdict(
     *,
     lp_r_hat: float = np.nan,
     num_chains: int = 0,
+    num_draws: int | None = None,
     num_times: int | None = None,
     differences: Mapping[str, float | None] | None = None,
     at_least: Mapping[str, Sequence[float]] | None = None,
@@ -58,16 +61,16 @@ def verdict(
 ) -> Verdict:
     """The answer of ``inclusion_table``'s ``table``.
 
-    ``lp_r_hat`` and ``num_chains`` are the Gibbs run's, ``num_times`` the table's, ``differences`` those between the
-    engines. The numbers are the sampler's where there is one. Latents of equal covariance count as one candidate, but
-    for those of ``at_least``, which can change places: by their group's name, the probabilities that at least one, two,
-    ... of them are on. ``misfit``: that what is left isn't noise. A prior of 0 or 1
-    makes no candidate, and neither does the name of a decoy.
+    ``lp_r_hat``, ``num_chains`` and ``num_draws`` of each are the Gibbs run's, ``num_times`` the table's,
+    ``differences`` those between the engines. The numbers are the sampler's where there is one. Latents of equal
+    covariance count as one candidate, but for those of ``at_least``, which can change places: by their group's name,
+    the probabilities that at least one, two, ... of them are on. ``misfit``: that what is left isn't noise. A prior of
+    0 or 1 makes no candidate, and neither does the name of a decoy.
     """
     if len(table) == 0:
         raise ValueError("table: expected inclusion_table's result, got no rows")
     engines = list(dict.fromkeys(table.engine))
-    convergence, in_short = _convergence(table, engines, lp_r_hat, num_chains)
+    convergence, in_short = _convergence(table, engines, lp_r_hat, num_chains, num_draws)
     disagree = convergence.level == "bad"
     engine = "gibbs" if "gibbs" in engines else engines[0]
     at_least = at_least or {}
@@ -188,7 +191,9 @@ def _answer(candidates: list[dict[str, Any]], decoys: list[Note]) -> str:
     return f"{text}.{but}"
 
 
-def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_chains: int) -> tuple[Note, str]:
+def _convergence(
+    table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_chains: int, num_draws: int | None
+) -> tuple[Note, str]:
     """Whether the engines' answer has settled; and the same in a few words."""
     if "gibbs" not in engines:
         engine = engines[0]
@@ -223,6 +228,9 @@ def _convergence(table: pd.DataFrame, engines: list[str], lp_r_hat: float, num_c
         )
         return Note("caution", text), "The chains agree on that, though not on how the outputs load on them."
     chains = f"The {_word(num_chains)} chains agree" if num_chains else "The chains agree"
+    if num_draws is not None and num_draws < FEWEST_DRAWS:
+        text = f"{chains} over {num_draws} draws of each ({both}). So few are a preview; rely on a whole run only."
+        return Note("caution", text), "The chains agree over a short run."
     return Note("good", f"{chains} ({both})."), "The chains agree."
 
 
