@@ -64,6 +64,22 @@ def test_p_values_of_noise_are_uniform(missing):
         assert conditional > 1e-4
 
 
+@pytest.mark.parametrize(("number", "missing"), [(30, 0.0), (60, 0.0), (90, 0.3)])
+def test_small_p_values_over_time_are_as_rare_as_they_say(number, missing):
+    """Of white noise; by the chi-square .016 to .024 are below .01 and .004 to .006 below .001."""
+    rng = np.random.default_rng(5)
+    z = rng.normal(size=(20_000, number))
+    z[:, rng.uniform(size=number) < missing] = np.nan
+    low = np.isin(np.arange(len(z)), np.argsort(module.white_p_values(z))[: len(z) // 30])  # the median must be small
+    p_values = module.white_p_values(z[low])
+    for level in (0.01, 0.001):
+        count = int((p_values < level).sum())
+        # The simulated quantile errs, too, by 1 / sqrt(100) of the level or so at a hundredth, and twice that beyond.
+        error = 0.1 if level == 0.01 else 0.3
+        assert stats.poisson.sf(count - 1, 20_000 * level * (1 + 3 * error)) > 1e-4
+        assert stats.poisson.cdf(count, 20_000 * level * (1 - 3 * error)) > 1e-4
+
+
 def test_an_output_of_every_third_row():
     """Lags without a pair of cells are left out; a correlation that the others have is seen."""
     rng = np.random.default_rng(3)
