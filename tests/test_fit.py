@@ -515,3 +515,21 @@ def test_the_page_says_where_tails_are_heavy():
 
     assert "--noise student" in notes_of(3)[0].text
     assert notes_of(2) == []
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_said"),
+    [
+        ([], True),
+        (["wave = linear_periodic(7)", "rough = matern32(3)"], True),
+        (["wave = linear_periodic(6..40)"], True),
+        (["trend = linear()"], False),
+        (["slow = random_walk()"], False),
+        (["memory = matern12(1..40)"], False),
+    ],
+)
+def test_a_shift_alone_may_be_a_drift(tmp_path, beside, is_said):
+    """Nothing slow is offered beside it."""
+    pd.DataFrame({"t": range(120), "u": np.random.default_rng(0).normal(size=120)}).to_csv(tmp_path / "t.csv")
+    _, said = compose(tmp_path / "t.csv", time="t", latents=["shift = step()", *beside])
+    assert any("a drift looks like a shift" in note for note in said) == is_said

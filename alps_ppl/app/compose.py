@@ -186,4 +186,18 @@ def _notes(table: pd.DataFrame, data: Data, made: Composed, paper_model: bool) -
     one_shape = "has one shape in all outputs: only linear_periodic ones and their sums have a phase in each"
     waves = [latent for latent in named if latent.parsed.periods and not is_a_cycle(latent.parsed.covariance)]
     notes += [f"Process {latent.name!r}, {latent.text}, {one_shape}." for latent in waves if not paper_model]
+    span = float(np.ptp(data.train_inputs)) if data.train_inputs.ndim == 1 else math.inf
+    shifts = [latent for latent in named if "alps.step(" in latent.parsed.source]
+    if shifts and not any(_is_slow(latent.parsed, span) for latent in named if latent not in shifts):
+        notes.append(
+            f"Process {shifts[0].name!r}, {shifts[0].text}: a drift looks like a shift where nothing slow is offered; "
+            "offer one beside it, such as --latent 'trend = linear()' --latent 'slow = random_walk()'."
+        )
     return notes
+
+
+def _is_slow(parsed: Parsed, span: float) -> bool:
+    """Whether a process can drift over a table of that span: a line, a walk, or a memory of an eighth of it."""
+    drifts = any(name in parsed.source for name in ("alps.linear(", "_walk("))
+    longest = max([*parsed.lengthscales, *(high for _, high in parsed.ranges.values())], default=0.0)
+    return drifts or (longest >= span / 8 and not is_a_cycle(parsed.covariance))
