@@ -137,7 +137,7 @@ def main(page: Path | None):
         work = Path(temporary)
         sensors().to_csv(work / "sensors.csv")
         for arguments in (["fit", "sensors.csv", *OPTIONS, "--out", "sensors"], ["report", "sensors"]):
-            subprocess.run([sys.executable, "-m", "alps_ppl.app.cli", *arguments], check=True, cwd=work)
+            subprocess.run([sys.executable, "-m", "alps_ppl", *arguments], check=True, cwd=work)
         photograph(work / "sensors" / "report.html", DOCS)
 
 

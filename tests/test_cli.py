@@ -272,10 +272,9 @@ def test_missing_file_and_missing_out(call, tmp_path, model_file):
 
 
 def test_names_of_bytes_that_arent_text_are_printed(tmp_path):
-    """An error about such a file is one line, too."""
+    """An error about such a file is one line, too; by ``python -m alps_ppl``, which is the command."""
     arguments = [b"run", os.fsencode(tmp_path) + b"/caf\xe9.py", b"--out", b"out"]
-    code = "import sys; from alps_ppl.app.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "alps_ppl", *arguments], capture_output=True)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), done.stderr
     assert b"MODEL_FILE: expected a Python file" in done.stderr
 

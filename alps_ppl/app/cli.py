@@ -113,7 +113,3 @@ def main() -> None:
     except click.ClickException as error:
         click.echo(f"alps-ppl: {' '.join(error.format_message().split())}", err=True)
         sys.exit(error.exit_code)
-
-
-if __name__ == "__main__":
-    main()
