@@ -386,7 +386,7 @@ def tables() -> None:
 
 @main.command("meters")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--number", default=1000, show_default=True)
+@click.option("--number", type=click.IntRange(min=1), default=1000, show_default=True)
 def write_meters(folder: Path, number: int) -> None:
     """Write the tables of the page "a thousand tables"."""
     meters(folder, number)
@@ -410,7 +410,14 @@ def run(names: tuple[str, ...]) -> None:
 
 @main.command()
 @click.argument("name", type=click.Choice(list(TABLES)))
-@click.option("--tables", "number", default=5, show_default=True, help="How many; the seeds are 1, 2, ...")
+@click.option(
+    "--tables",
+    "number",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How many; the seeds are 1, 2, ...",
+)
 @click.option("--set", "settings", multiple=True, default=SHORT, help="As of alps-ppl fit; default a short run.")
 def again(name: str, number: int, settings: tuple[str, ...]) -> None:
     """Run a page's commands on other tables of its kind; a column per table."""

@@ -60,7 +60,13 @@ def row(case: str, seed: int) -> dict:
 
 
 @click.command()
-@click.option("--tables", default=5, show_default=True, help="How many of a case; the seeds are 0, 1, ...")
+@click.option(
+    "--tables",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How many of a case; the seeds are 0, 1, ...",
+)
 def main(tables: int) -> None:
     """Measure what isn't kept yet, and print how many tables have a wrong process, and an alarm."""
     numpyro.enable_x64()

@@ -50,7 +50,9 @@ def row(seed: int, **lengths: int) -> dict:
 
 
 @click.command()
-@click.option("--seeds", default=5, show_default=True, help="How many; the seeds are 0, 1, ...")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="How many; the seeds are 0, 1, ..."
+)
 @click.option("--num-warmup", default=nyc_weather.GIBBS["num_warmup"], show_default=True)
 @click.option("--num-samples", default=nyc_weather.GIBBS["num_samples"], show_default=True)
 @click.option("--num-chains", default=nyc_weather.GIBBS["num_chains"], show_default=True)

@@ -113,7 +113,9 @@ def row(kind: str, seed: int, *, paper: bool, num_warmup: int, num_samples: int)
 
 @click.command()
 @click.argument("kind", type=click.Choice(list(PRIVATE)))
-@click.option("--tables", default=100, show_default=True, help="How many; the seeds are 0, 1, ...")
+@click.option(
+    "--tables", type=click.IntRange(min=1), default=100, show_default=True, help="How many; the seeds are 0, 1, ..."
+)
 @click.option("--paper", is_flag=True, help="The paper's model in the place of the one with private memories.")
 @click.option("--num-warmup", default=300, show_default=True)
 @click.option("--num-samples", default=300, show_default=True)

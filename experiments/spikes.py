@@ -110,7 +110,14 @@ def summary(rows: list[dict]) -> pd.DataFrame:
 
 
 @click.command()
-@click.option("--tables", "number", default=50, show_default=True, help="How many; the seeds are 0, 1, ...")
+@click.option(
+    "--tables",
+    "number",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="How many; the seeds are 0, 1, ...",
+)
 def main(number: int) -> None:
     """Measure what isn't kept yet, and print the summary."""
     numpyro.enable_x64()

@@ -25,7 +25,9 @@ def test_the_last_value_and_the_value_a_cycle_before():
     np.testing.assert_allclose(found["the last value"][0][held_out, 0], y[46, 0])
     np.testing.assert_allclose(found["12 before"][0][48:59, 0], y[36:47, 0])
     assert found["12 before"][0][59, 0] == pytest.approx(y[35, 0])  # a cycle before is missing, so two
-    np.testing.assert_allclose(found["12 before"][1], 0.0, atol=0.13)
+    np.testing.assert_allclose(found["12 before"][1][12:], 0.0, atol=0.13)
+    np.testing.assert_allclose(found["12 before"][0][:12, 0], data.loc[0])  # no cycle before: the mean, and its sd
+    np.testing.assert_allclose(found["12 before"][1][:12, 0], data.scale[0])
 
 
 def test_a_decoy_is_no_season():

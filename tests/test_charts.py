@@ -137,3 +137,14 @@ def test_lines_of_many_points_are_thinned():
     chart = charts.draw(Axis(places), places, {"mean": places, "dots": places}, [], "t", "text")
     assert chart.every == 3
     assert [len(re.findall("[ML]", layer.path)) for layer in chart.layers] == [1334, 1334]
+
+
+def test_a_thinned_cycle_keeps_its_size():
+    """A wave of eight rows, of which one is missing: every second row would be larger before it than after."""
+    t = np.delete(np.arange(2920.0), 1460)
+    rows = charts.thinned(len(t), 2)
+    wave = np.cos(2 * np.pi * t[rows] / 8)
+    assert abs(wave[rows < 1460].max() - wave[rows >= 1460].max()) < 1e-9
+    assert np.array_equal(rows // 2, np.arange(1460))
+    assert np.array_equal(charts.thinned(7, 1), np.arange(7))
+    assert charts.thinned(0, 1).size == 0

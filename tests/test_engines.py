@@ -64,3 +64,16 @@ def test_what_cannot_be_compared(trees, fits, predictions):
         alps.compare_engines(trees, predictions | {"svi": later})
     with pytest.raises(ValueError, match=r"two engines, the same in both, got \['svi', 'gibbs'\] and \['svi'\]"):
         alps.compare_engines(trees, {"svi": predictions["svi"]})
+    other = trees["gibbs"].copy()
+    posterior = trees["gibbs"]["posterior"].to_dataset()
+    other["posterior"] = xr.DataTree(posterior.assign_coords(latent=[f"{name}'" for name in posterior.latent.values]))
+    with pytest.raises(ValueError, match=r"trees: expected two of one model, with the same latents and outputs"):
+        alps.compare_engines(trees | {"gibbs": other}, predictions)
+    with pytest.raises(TypeError, match=r"trees: expected a dict of two fits or trees by engine, got SVIFit"):
+        alps.compare_engines(fits["svi"], predictions)
+    with pytest.raises(
+        TypeError, match=r"predictions: expected a dict of two of predict's results by engine, got None"
+    ):
+        alps.compare_engines(trees, None)
+    with pytest.raises(TypeError, match=r"predictions\['svi'\]: expected what predict returned, got str"):
+        alps.compare_engines(trees, predictions | {"svi": "svi.nc"})

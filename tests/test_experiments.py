@@ -1,11 +1,13 @@
 """What measures the paper's claims: how rows are kept, and the pages that are made of them."""
 
+import importlib
 from dataclasses import replace
 
 import click
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 from tinygp import kernels
 
@@ -127,3 +129,14 @@ def test_pictures_of_the_page():
     pictures = sorted(page_pictures.DOCS.glob("report*.png"))
     assert len(pictures) == 4
     assert max(path.stat().st_size for path in pictures) < 300_000
+
+
+@pytest.mark.parametrize("name", ["gallery", "misfit", "new_york", "real_tables", "spikes", "stamps", "vb"])
+def test_none_is_no_number_of_tables(name):
+    """Said at once; no empty table is printed."""
+    module = importlib.import_module(f"experiments.{name}")
+    option = "--seeds" if name == "new_york" else "--tables"
+    words = ["again", "shift"] if name == "gallery" else []
+    found = CliRunner().invoke(module.main, [*words, option, "0"])
+    assert found.exit_code == 2
+    assert f"Invalid value for '{option}': 0 is not in the range x>=1" in found.output

@@ -90,5 +90,5 @@ def test_errors_of_peaks_in_words():
     """59.7 minutes are an hour, not none."""
     conversion = Conversion([], np.ones(0), np.ones(0), {}, "t", ["t"], origin="2025-01-01", step="hours")
     assert [sections._error(hours, conversion) for hours in (0.12, 59.7 / 60, 26.0, 60.0)] == [
-        "0:07", "1:00", "26:00", "2.5 days",
+        "0:07", "1:00", "1.1 days", "2.5 days",
     ]  # fmt: skip

@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 from tinygp import kernels
 
 import alps_ppl as alps
-from alps_ppl.app.report.notes import interchangeable_notes
+from alps_ppl.app.report.notes import interchangeable_notes, scale_notes
 from alps_ppl.gibbs import conditionals as c
 from alps_ppl.gibbs import features
 from alps_ppl.gibbs.gaussians import PrecisionNormal
@@ -424,3 +424,18 @@ def test_a_step_outside_of_the_times_is_refused(key):
     model = alps.ALPS({"shift": alps.step(3.0)}, 1, noise_variance=0.3, covariance_ranges={"shift": {"at": (20, 50)}})
     with pytest.raises(ValueError, match="expected a step's times within the fitted ones, from 0 to before 7"):
         alps.fit_gibbs(model, np.arange(8.0), np.zeros((8, 1)), rng_key=key)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"), [(19, "leaves one time alone: a spike there looks the same."), (10, "after 9.5")]
+)
+def test_a_shift_of_one_row_may_be_a_spike(row, words, key):
+    """A wider range isn't to be had: it is the table's."""
+    t = np.arange(20.0)
+    y = np.where(t >= row, 5.0, 0.0)[:, None] + 0.3 * np.random.default_rng(0).normal(size=(20, 3))
+    ranges = {"shift": {"at": (0.5, 18.5, 19)}}
+    model = alps.ALPS({"shift": alps.step(5.0)}, 3, noise_variance=0.1, covariance_ranges=ranges)
+    fit = alps.fit_gibbs(model, t, y, num_warmup=20, num_samples=20, num_chains=2, rng_key=key, progress_bar=False)
+    (note,) = scale_notes(alps.to_datatree(fit), ["shift"], None)
+    assert words in note.text
+    assert note.level == ("caution" if row == 19 else "plain")

@@ -27,8 +27,9 @@ def simple_forecasts(data: Data, model: ALPS) -> dict[str, tuple[Float[np.ndarra
     """(mean, sd) of every cell by name, of standardised outputs; nothing where no observed cell is held out.
 
     "the last value" is an output's last one that was fitted before a cell; "24 h before", for the shortest and the
-    longest period that the model names, the last fitted one a whole number of cycles before. Where there is none it is
-    the training mean. The sd is that of the same forecast's errors on the training cells, one step or cycle ahead.
+    longest period that the model names, the last fitted one a whole number of cycles before. The sd is that of the same
+    forecast's errors on the training cells, one step or cycle ahead. Where there is no value to look back on, mean and
+    sd are those of all training cells.
     """
     held_out = (data.split != "train") & ~np.isnan(data.y)
     if data.inputs.ndim > 1 or not held_out.any():
@@ -104,7 +105,8 @@ def _forecast(data: Data, period: float) -> tuple[np.ndarray, np.ndarray]:
         mean[:, i] = np.where(place >= 0, y[place], 0.0)
         before = _place(t, t, period)
         errors = (y - y[before])[before >= 0]
-        sd[:, i] = errors.std() if len(errors) > 1 and errors.std() > 0 else 1.0
+        if len(errors) > 1 and errors.std() > 0:
+            sd[place >= 0, i] = errors.std()
     return mean, sd
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from alps_ppl import checks
 from alps_ppl.results.contributions import is_on, strengths, together
 from alps_ppl.results.fits import Fit
 from alps_ppl.results.inclusion import inclusion_table
@@ -24,15 +25,21 @@ def compare_engines(trees: Mapping[str, Fit | xr.DataTree], predictions: Mapping
     both have on (above 1/2): the sd over time of what a process adds to an output, in the unit of the outputs that were
     fitted, mean and sd over draws, with a sign as in ``plots.plot_strengths``. H by itself has no scale of its own.
 
-    Raises a ValueError unless there are two of each, of the same engines, inputs and outputs.
+    Raises a TypeError for what is none of these, and a ValueError unless there are two of each, of the same engines,
+    processes, inputs and outputs.
     """
+    checks.instance("trees", trees, Mapping, "a dict of two fits or trees by engine")
+    checks.instance("predictions", predictions, Mapping, "a dict of two of predict's results by engine")
     if len(trees) != 2 or list(trees) != list(predictions):
         raise ValueError(
             f"trees, predictions: expected two engines, the same in both, got {list(trees)} and {list(predictions)}"
         )
     first, second = trees
+    for engine, prediction in predictions.items():
+        checks.instance(f"predictions[{engine!r}]", prediction, xr.Dataset, "what predict returned")
     _check_alike(*predictions.values())
     found = as_trees(trees, needs="x", groups=("posterior", "constant_data"))
+    _check_one_model(*found.values())
     rows = [*_of_gates(found), *_of_predictions(predictions), *_of_strengths(found)]
     frame = pd.DataFrame(rows, columns=["quantity", "of", first, second, "difference", "mcse"])
     return frame.assign(difference=frame.difference.fillna(frame[first] - frame[second]))
@@ -104,6 +111,12 @@ def _check_alike(a: xr.Dataset, b: xr.Dataset) -> None:
             "predictions: expected predict's results at the same inputs, with the same outputs, interval and "
             f"include_noise, got {dict(a.sizes)} {a.attrs} and {dict(b.sizes)} {b.attrs}"
         )
+
+
+def _check_one_model(*trees: xr.DataTree) -> None:
+    a, b = ({d: t["posterior"].to_dataset()[d].values.tolist() for d in ("latent", "output")} for t in trees)
+    if a != b:
+        raise ValueError(f"trees: expected two of one model, with the same latents and outputs, got {a} and {b}")
 
 
 def _of_gates(trees: Mapping[str, xr.DataTree]) -> Iterator[dict[str, Any]]:

@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """What the page's macro draws; ticks are (percent, text). ``every``: 3 if every third point is drawn."""
+    """What the page's macro draws; ticks are (percent, text). ``every``: 3 if one of three points is drawn."""
 
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
@@ -171,6 +171,12 @@ def _labelled(found: list[Span]) -> list[Span]:
     return done
 
 
+def thinned(number: int, every: int) -> np.ndarray:
+    """One row of each ``every``, at random: every third hour of a day would draw a cycle that isn't there."""
+    starts = np.arange(0, number, every)
+    return starts + np.random.default_rng(0).integers(np.minimum(every, number - starts))
+
+
 def draw(
     across: Axis,
     places: np.ndarray,
@@ -187,10 +193,11 @@ def draw(
     """
     down = Axis(*(edge for v in layers.values() for edge in (v if isinstance(v, tuple) else (v,))), margin=0.05)
     every = max(1, -(-len(places) // LARGEST))
-    x = across(places)[::every]
+    drawn_rows = thinned(len(places), every)
+    x = across(places)[drawn_rows]
     drawn = []
     for kind, values in layers.items():
-        heights = [down(edge)[::every] for edge in (values if isinstance(values, tuple) else (values,))]
+        heights = [down(edge)[drawn_rows] for edge in (values if isinstance(values, tuple) else (values,))]
         shape = band if isinstance(values, tuple) else dots if kind.startswith("dots") else line
         drawn.append(Layer(shape(*(with_gaps(x, *heights) if over_time else (x, *heights))), kind))
     x_ticks, shared = across.ticks(8)

@@ -125,10 +125,21 @@ def scale_notes(tree: xr.DataTree, on: list[str], conversion: Conversion | None)
         if len(values) > 1:
             each = [f"{value} with probability {p:.2f}" for value, p in zip(values, rows.probability, strict=True)]
             text = f"{name}: its {rows.parameter.iloc[0]} has {len(values)} candidates, {'; '.join(each)}"
-        if rows.at_the_edge.any():
+        if alone := rows.parameter.iloc[0] == "time" and _leaves_one_time(tree, rows["median"].iloc[0]):
+            text += ", which leaves one time alone: a spike there looks the same"
+        elif rows.at_the_edge.any():
             text += ", at an end of its range: give a wider one"
-        notes.append(Note("caution" if rows.at_the_edge.any() or len(values) > 1 else "plain", text + "."))
+        caution = alone or rows.at_the_edge.any() or len(values) > 1
+        notes.append(Note("caution" if caution else "plain", text + "."))
     return notes
+
+
+def _leaves_one_time(tree: xr.DataTree, at: float) -> bool:
+    """Whether a shift is after the first time of a table, or before its last."""
+    if "observed_data" not in tree.children:
+        return False  # a tree of gates alone
+    times = np.unique(tree["observed_data"].to_dataset()["time"].values)
+    return bool(min((times <= at).sum(), (times > at).sum()) <= 1)
 
 
 def _scale(row: Any, conversion: Conversion | None) -> str:

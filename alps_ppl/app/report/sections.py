@@ -197,7 +197,7 @@ def _error(error: float, conversion: Conversion | None) -> str:
     if conversion is None or conversion.origin is None:
         return f"{error:.2g}"
     error *= pd.Timedelta(1, conversion.step)
-    if error >= pd.Timedelta(2, "D"):
+    if error >= pd.Timedelta(1, "D"):
         return f"{error / pd.Timedelta(1, 'D'):.1f} days"
     hours, minutes = divmod(round(error / pd.Timedelta(1, "min")), 60)
     return f"{hours}:{minutes:02d}"
