@@ -19,7 +19,7 @@ test: $(VENV)/.dev
 
 slow: $(VENV)/.dev
 	@echo "== Slow statistical tests and notebooks =="
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 --durations=10 -m slow
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 --durations=40 -m slow
 
 lint: $(VENV)/.dev
 	@echo "== Linter and type checker =="
