@@ -21,6 +21,7 @@ import pandas as pd
 from PIL import Image
 
 from alps_ppl.app.cli import cli
+from experiments import store
 from experiments.page_pictures import DESK, Camera, save
 from experiments.real_tables import ou
 
@@ -389,7 +390,10 @@ def tables() -> None:
 @click.option("--number", type=click.IntRange(min=1), default=1000, show_default=True)
 def write_meters(folder: Path, number: int) -> None:
     """Write the tables of the page "a thousand tables"."""
-    meters(folder, number)
+    try:
+        meters(folder, number)
+    except OSError as error:
+        raise click.BadParameter(f"{str(folder)!r}: {error.strerror or error}", param_hint="FOLDER") from None
 
 
 @main.command()
@@ -410,14 +414,7 @@ def run(names: tuple[str, ...]) -> None:
 
 @main.command()
 @click.argument("name", type=click.Choice(list(TABLES)))
-@click.option(
-    "--tables",
-    "number",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="How many; the seeds are 1, 2, ...",
-)
+@store.how_many(5, first=1)
 @click.option("--set", "settings", multiple=True, default=SHORT, help="As of alps-ppl fit; default a short run.")
 def again(name: str, number: int, settings: tuple[str, ...]) -> None:
     """Run a page's commands on other tables of its kind; a column per table."""

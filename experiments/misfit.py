@@ -68,19 +68,13 @@ def row(case: str, seed: int) -> dict:
 
 
 @click.command()
-@click.option(
-    "--tables",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="How many of a case; the seeds are 0, 1, ...",
-)
+@store.how_many(5, "of a case")
 @click.option("--only", type=click.Choice(list(CASES)), help="One case; the others' rows stay as they are.")
-def main(tables: int, only: str | None) -> None:
+def main(number: int, only: str | None) -> None:
     """Measure what isn't kept yet, and print how many tables have a wrong process, and an alarm."""
     numpyro.enable_x64()
-    cases = [{"case": case, "seed": seed} for case in ([only] if only else CASES) for seed in range(tables)]
-    command = f"python -m experiments.misfit --tables {tables}" + (f' --only "{only}"' if only else "")
+    cases = [{"case": case, "seed": seed} for case in ([only] if only else CASES) for seed in range(number)]
+    command = f"python -m experiments.misfit --tables {number}" + (f' --only "{only}"' if only else "")
     found = pd.DataFrame(store.collect(PATH, cases, lambda one: row(one["case"], one["seed"]), command=command))
     found = found.assign(wrong=found.wrong.map(bool), alarm=found.alarms.map(bool), tables=1)
     found["wrong_with_alarm"] = found.wrong & found.alarm

@@ -113,19 +113,17 @@ def row(kind: str, seed: int, *, paper: bool, num_warmup: int, num_samples: int)
 
 @click.command()
 @click.argument("kind", type=click.Choice(list(PRIVATE)))
-@click.option(
-    "--tables", type=click.IntRange(min=1), default=100, show_default=True, help="How many; the seeds are 0, 1, ..."
-)
+@store.how_many(100)
 @click.option("--paper", is_flag=True, help="The paper's model in the place of the one with private memories.")
 @click.option("--num-warmup", default=300, show_default=True)
 @click.option("--num-samples", default=300, show_default=True)
-def main(kind: str, tables: int, paper: bool, **lengths: int) -> None:
+def main(kind: str, number: int, paper: bool, **lengths: int) -> None:
     """Measure what isn't kept yet, and print how often each process was said to be there."""
     numpyro.enable_x64()
     model = "paper" if paper else "private"
     path = store.ROOT / "docs" / "real_tables" / f"{kind}_{model}.json"
-    command = f"python -m experiments.real_tables {kind} --tables {tables}" + " --paper" * paper
-    cases = [{"seed": seed} for seed in range(tables)]
+    command = f"python -m experiments.real_tables {kind} --tables {number}" + " --paper" * paper
+    cases = [{"seed": seed} for seed in range(number)]
     rows = store.collect(path, cases, lambda case: row(kind, case["seed"], paper=paper, **lengths), command=command)
     found = pd.DataFrame(rows)
     for least in (0.5, ON):

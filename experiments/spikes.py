@@ -110,14 +110,7 @@ def summary(rows: list[dict]) -> pd.DataFrame:
 
 
 @click.command()
-@click.option(
-    "--tables",
-    "number",
-    type=click.IntRange(min=1),
-    default=50,
-    show_default=True,
-    help="How many; the seeds are 0, 1, ...",
-)
+@store.how_many(50)
 def main(number: int) -> None:
     """Measure what isn't kept yet, and print the summary."""
     numpyro.enable_x64()

@@ -94,14 +94,7 @@ def row(seed: int) -> dict:
 
 
 @click.command()
-@click.option(
-    "--tables",
-    "number",
-    type=click.IntRange(min=1),
-    default=40,
-    show_default=True,
-    help="How many; the seeds are 0, 1, ...",
-)
+@store.how_many(40)
 def main(number: int) -> None:
     """Measure what isn't kept yet, and print how many cycles were false and found."""
     numpyro.enable_x64()

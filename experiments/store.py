@@ -17,6 +17,13 @@ ROOT = Path(__file__).parents[1]
 CLAIMS = ROOT / "docs" / "claims"
 
 
+def how_many(default: int, what: str = "", first: int = 0) -> Callable[[Callable], Callable]:
+    """The option ``--tables``, which a command takes as ``number``."""
+    seeds = f"How many{what and ' ' + what}; the seeds are {first}, {first + 1}, ..."
+    at_least_one = click.IntRange(min=1)
+    return click.option("--tables", "number", type=at_least_one, default=default, show_default=True, help=seeds)
+
+
 def load(path: Path) -> dict[str, Any]:
     """What a file keeps: its ``rows``, the ``commands`` that measured them and their ``minutes``; no file, no rows."""
     if not path.exists():

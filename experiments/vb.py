@@ -89,14 +89,7 @@ def summary(rows: list[dict], name: str) -> pd.DataFrame:
 
 
 @click.command()
-@click.option(
-    "--tables",
-    "number",
-    type=click.IntRange(min=1),
-    default=40,
-    show_default=True,
-    help="How many; the seeds are 0, 1, ...",
-)
+@store.how_many(40)
 @click.option("--preview", is_flag=True, help="The short run of the sampler in the place of coordinate ascent.")
 def main(number: int, preview: bool) -> None:
     """Measure what isn't kept yet, and print the summary."""

@@ -64,7 +64,7 @@ class BlockFactor(NamedTuple):
         def step(after, here):
             own, later, right = here
             right = right - sum(later[:, k] * after[k] for k in range(dim))
-            found: list[Array] = []  # of the last state first
+            found = []  # of the last state first
             for i in reversed(range(dim)):
                 known = sum(own[i, dim - 1 - k] * value for k, value in enumerate(found))
                 found.append((right[i] - known) / own[i, i])
