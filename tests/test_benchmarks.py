@@ -15,8 +15,9 @@ def benchmarks(*arguments):
 
 
 def test_help_names_the_groups():
-    assert "import, svi, likelihood, gibbs, vb, many, schur, weather, large, rows, limit, cold and peers" in " ".join(
-        benchmarks("--help").split()
+    assert (
+        "import, svi, likelihood, gibbs, vb, many, schur, states, weather, large, rows, limit, cold and peers"
+        in " ".join(benchmarks("--help").split())
     )
 
 
